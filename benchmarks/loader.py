@@ -77,7 +77,7 @@ def main(gigabytes: float = 10, count: int = 16, block_size: int = 1024, rounds:
             for shard in range(number):
                 sparse_shard(place / f"train_{shard:06d}.bin", SHARD_TOKENS)
             begin = time.perf_counter()
-            stream = TokenStream.from_pattern(str(place / "train_*.bin"))
+            stream = TokenStream.open(str(place / "train_*.bin"))
             loader = Loader(stream, block_size, 50257, 1337)
             loader.batch(0, count)
             starts[number] = time.perf_counter() - begin

@@ -36,7 +36,7 @@ from cs336_lib.config import GPTConfig, TrainConfig, UserError
 from cs336_lib.model import GPT
 from cs336_lib.optim import make_optimizer, parameter_groups
 from cs336_lib.system import hardware
-from cs336_lib.system.processes import World
+from cs336_lib.system.processes import Place
 from cs336_lib.training.distributed import compiles, prepare_model
 
 Step = Callable[[], float]
@@ -90,8 +90,8 @@ def make_ours(device: torch.device, batch: int, seq: int, n_layer: int) -> Step:
     """The step of `cs336 train`, with what it does for the process around it."""
     model, tokens = same_start(device, batch, seq, n_layer)
     config = TrainConfig(block_size=1024, n_layer=n_layer)
-    compiled = compiles(config, device, World())
-    called = prepare_model(model, config, device, World(), None, compiled=compiled)
+    compiled = compiles(config, Place(device))
+    called = prepare_model(model, config, Place(device), compiled=compiled)
     optimizer = make_optimizer(model, config)
     whole_process.enter_context(hardware.freed_memory_kept())
     return make_step(called, tokens, lambda m, x, y: m(x, y), optimizer, bf16_where_fast(device))

@@ -9,6 +9,7 @@ import itertools
 import os
 import shlex
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
@@ -88,9 +89,13 @@ class Sample:
 
         if self.num_samples < 1:
             raise UserError(f"num_samples is {self.num_samples}; at least 1 expected")
-        settings = sampling.SamplingConfig(
-            self.max_new_tokens, self.temperature, self.top_k, self.top_p, self.seed
-        )
+        count = self.max_new_tokens
+        settings: dict[str, Any] = {
+            "temperature": self.temperature,
+            "top_k": self.top_k,
+            "top_p": self.top_p,
+        }
+        sampling.SamplingConfig(count, seed=self.seed, **settings)  # refuses bad ones
         model, tokenizer = checkpoint.load_run(self.run_dir, hardware.select_device(self.device))
         sampling.store_weights(model, sampling.WEIGHTS[self.weights])
         prompt = self.prompt
@@ -99,7 +104,7 @@ class Sample:
         for number in range(self.num_samples):
             seed = None if self.seed is None else self.seed + number
             pieces = sampling.stream_text(
-                model, tokenizer, prompt, settings, stop=self.stop, seed=seed
+                model, tokenizer, prompt, count, stop=self.stop, seed=seed, **settings
             )
             print("---------------\n" if number else "", end="")
             for piece in itertools.chain([prompt + next(pieces)], pieces):
@@ -133,6 +138,7 @@ class Eval:
         from cs336_lib.data.loader import Loader
         from cs336_lib.evals import hellaswag, loss
         from cs336_lib.system import hardware, processes
+        from cs336_lib.system.processes import Place
         from cs336_lib.training import job
 
         for name in ("eval_tokens", "micro_batch_size"):
@@ -151,13 +157,12 @@ class Eval:
             model, tokenizer = judged.model, judged.tokenizer
             block_size = model.config.block_size
             examples = hellaswag.load_examples(self.hellaswag, tokenizer) if self.hellaswag else []
-            autocast = hardware.autocast(device, judged.precision)
-            place: dict[str, Any] = {"device": device, "autocast": autocast, "world": world}
+            place = Place(device, hardware.autocast_dtype(device, judged.precision), world)
             loader = Loader(judged.stream, block_size, tokenizer.vocab_size, seed=0)
-            sizes = {"tokens": self.eval_tokens, "micro_batch_size": self.micro_batch_size}
-            text = str(loss.score(model, loader, tokenizer, **sizes, **place))
+            sizes = self.eval_tokens, self.micro_batch_size
+            text = str(loss.score(model, loader, tokenizer, *sizes, place))
             if examples:
-                text += f"\nHellaSwag      {hellaswag.score(model, examples, block_size, **place)}"
+                text += f"\nHellaSwag      {hellaswag.score(model, examples, block_size, place)}"
             if world.is_main:
                 print(text)
 
@@ -176,8 +181,6 @@ class Prepare:
     """Configuration of the dataset, such as sample-10BT."""
     text_field: str = "text"
     """Field of a row that holds the text."""
-    raw: bool = False
-    """Read nanoGPT's train.bin and optional val.bin, which contain uint16 tokens without header."""
     tokenizer: Literal["gpt2", "char"] = "gpt2"
     """GPT-2's byte-pair encoding, or one id per character."""
     val_fraction: float = 0.1
@@ -192,7 +195,7 @@ class Prepare:
         from cs336_lib.data.prepare import Corpus, prepare
 
         counts = prepare(
-            Corpus(self.files, self.text_field, self.hub, self.hub_config, self.raw),
+            Corpus(self.files, self.text_field, self.hub, self.hub_config),
             self.out,
             self.tokenizer,
             self.val_fraction,
@@ -246,10 +249,6 @@ class Export:
     """Folder of a run made by `cs336 train`."""
     out: Path
     """Folder to create. `hf upload me/my-gpt FOLDER` then puts it on the Hugging Face hub."""
-    license: str = ""
-    """Licence of the weights for the model card, such as mit or apache-2.0."""
-    data_license: str = ""
-    """Licence of the training data for the model card."""
 
     def run(self) -> None:
         """Run `cs336 export`."""
@@ -259,8 +258,7 @@ class Export:
         from cs336_lib.training import checkpoint
 
         model, tokenizer = checkpoint.load_run(self.run_dir, hardware.select_device("cpu"))
-        card = page.model_card(self.run_dir, self.license, self.data_license)
-        hugging_face.export(model, self.out, tokenizer, card)
+        hugging_face.export(model, self.out, tokenizer, page.model_card(self.run_dir))
         print(f"{self.out}: load it by GPT2LMHeadModel.from_pretrained({str(self.out)!r})")
 
 
@@ -346,8 +344,9 @@ class Race:
         """Run `cs336 race`."""
         from cs336_lib.training.race import race
 
-        result = race(self.minutes, self.run_dir, self.device)
-        print(f"{result.score}\n{result.seconds:.0f} seconds in all")
+        begun = time.perf_counter()
+        score = race(self.minutes, self.run_dir, self.device)
+        print(f"{score}\n{time.perf_counter() - begun:.0f} seconds in all")
 
 
 Command = Train | Sample | Eval | Prepare | Estimate | Simulate | Export | Compare | Report | Race

@@ -3,7 +3,7 @@
 import dataclasses
 import reprlib
 import sys
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
@@ -242,45 +242,38 @@ class TrainConfig:
     """Make runs bit-identical. auto enables this on a CPU, where it costs almost no time."""
 
     def __post_init__(self) -> None:
-        wrong = wrong_fields(self)
-        refuse([*wrong.values(), *self.contradictions(wrong.keys())])
+        refuse(wrong_fields(self).values())
+        refuse(self.contradictions())
 
-    def contradictions(self, wrong: Set[str]) -> Iterator[str]:
-        """Yield a line for each contradiction between fields, except those that are wrong."""
-        block, tokens, first = self.block_size, self.batch_tokens, self.initial_batch_tokens
-        if wrong.isdisjoint(SHAPE_FIELDS):
-            try:
-                self.model_config(vocab_size=1)
-            except ConfigError as error:
-                yield str(error)
-        if wrong.isdisjoint({"block_size", "batch_tokens"}):
-            if tokens % block:
-                nearest = max(1, round(tokens / block)) * block
-                advice = f"try {nearest}"
-                yield f"batch_tokens {tokens} is not a multiple of block_size {block}; {advice}"
-            if self.batch_windows > MOST_WINDOWS:
-                many = f"batch_tokens {tokens} is {self.batch_windows} sequences"
-                yield f"{many}; at most {MOST_WINDOWS} expected"
-            growth = self.batch_growth_steps
-            if wrong.isdisjoint({"initial_batch_tokens", "batch_growth_steps"}) and (
-                (first > 0) != (growth > 0) or first % block or first > tokens
-            ):
-                yield (
-                    f"initial_batch_tokens {first} and batch_growth_steps {growth}: a growing "
-                    f"batch needs both, and starts with a multiple of block_size {block} up to "
-                    f"batch_tokens {tokens}"
-                )
-        is_whole = "optimizer" not in wrong and not OPTIMIZERS[self.optimizer].can_shard
-        if is_whole and self.parallel == "fsdp":
+    def contradictions(self) -> Iterator[str]:
+        """Yield a line for each contradiction between fields that are right by themselves."""
+        block, tokens, windows = self.block_size, self.batch_tokens, self.batch_windows
+        first, growth = self.initial_batch_tokens, self.batch_growth_steps
+        low, high = self.min_learning_rate, self.learning_rate
+        try:
+            self.model_config(vocab_size=1)
+        except ConfigError as error:
+            yield str(error)
+        if tokens % block:
+            nearest = max(1, round(tokens / block)) * block
+            yield (f"batch_tokens {tokens} is not a multiple of block_size {block}; try {nearest}")
+        if windows > MOST_WINDOWS:
+            many = f"batch_tokens {tokens} is {windows} sequences"
+            yield f"{many}; at most {MOST_WINDOWS} expected"
+        if (first > 0) != (growth > 0) or first % block or first > tokens:
+            yield (
+                f"initial_batch_tokens {first} and batch_growth_steps {growth}: a growing batch "
+                f"needs both, and starts with a multiple of block_size {block} up to batch_tokens "
+                f"{tokens}"
+            )
+        if self.parallel == "fsdp" and not OPTIMIZERS[self.optimizer].can_shard:
             needs = f"optimizer {self.optimizer} needs full matrices, and fsdp shards them"
             yield f"{needs}; use one of the two"
-        low, high = self.min_learning_rate, self.learning_rate
-        if wrong.isdisjoint({"learning_rate", "min_learning_rate"}) and (low > high or high == 0):
+        if low > high or high == 0:
             wanted = "0 <= min_learning_rate <= learning_rate and learning_rate > 0 expected"
             yield f"learning_rate {high} and min_learning_rate {low}; {wanted}"
-        warmup, steps = self.warmup_steps, self.max_steps
-        if wrong.isdisjoint({"warmup_steps", "max_steps"}) and warmup > steps:
-            yield f"warmup_steps {warmup} is more than max_steps {steps}"
+        if self.warmup_steps > self.max_steps:
+            yield f"warmup_steps {self.warmup_steps} is more than max_steps {self.max_steps}"
 
     def model_config(self, vocab_size: int) -> GPTConfig:
         """Return the model config for a given vocabulary size."""

@@ -1,7 +1,6 @@
 """Sample from a GPT with temperature, top-k, top-p and a KV cache."""
 
 import codecs
-import dataclasses
 import math
 import secrets
 from collections.abc import Iterator
@@ -69,16 +68,6 @@ class SamplingConfig:
                 raise UserError(f"{name} is {getattr(self, name)}; {expected} expected")
 
 
-def sampling_config(sampling: SamplingConfig | int, options: dict[str, Any]) -> SamplingConfig:
-    """Return a config with the fields in `options`.
-
-    `sampling` is a config to update, or the value of max_new_tokens.
-    """
-    if isinstance(sampling, SamplingConfig):
-        return dataclasses.replace(sampling, **options)
-    return SamplingConfig(sampling, **options)
-
-
 def filter_logits(
     logits: Float[Tensor, "batch vocab"],
     temperature: float = 1.0,
@@ -141,7 +130,7 @@ def choose(
 
 @torch.no_grad()
 def stream(
-    model: GPT, prompts: Int[Tensor, "batch seq"], sampling: SamplingConfig | int, **options: Any
+    model: GPT, prompts: Int[Tensor, "batch seq"], max_new_tokens: int, **options: Any
 ) -> Iterator[Int[Tensor, " batch"]]:
     """Generate one token per prompt at a time, until all rows have stopped.
 
@@ -155,8 +144,8 @@ def stream(
     Args:
         model: The model.
         prompts: Token ids, shape (batch, tokens).
-        sampling: A sampling config, or the value of max_new_tokens.
-        options: Fields of `SamplingConfig` by name.
+        max_new_tokens: Maximum number of tokens to generate.
+        options: The other fields of `SamplingConfig` by name.
 
     Yields:
         One token per row. After the stop token, a row repeats the stop token.
@@ -165,7 +154,7 @@ def stream(
         UserError: If a setting is out of range or the logits aren't finite.
         ValueError: If the prompts aren't a batch of at least one token each.
     """
-    sampling = sampling_config(sampling, options)
+    sampling = SamplingConfig(max_new_tokens, **options)
     if prompts.ndim != 2 or prompts.numel() == 0:
         raise ValueError(
             f"the prompts have shape {tuple(prompts.shape)}; (batch, seq) expected, not empty"
@@ -212,32 +201,8 @@ def stream(
         model.train(was_training)
 
 
-class HalfLinear(nn.Module):
-    """Linear layer with 16-bit weights and 32-bit activations.
-
-    Use it where no packed layer exists. With a single input row, the layer is memory-bound, so
-    16-bit weights are twice as fast. With several rows, the weights are first converted to 32 bits,
-    because most CPUs have no native 16-bit matmul.
-    """
-
-    weight: Tensor
-    bias: Tensor | None
-
-    def __init__(self, linear: nn.Linear, dtype: torch.dtype):
-        super().__init__()
-        self.register_buffer("weight", linear.weight.to(dtype))
-        self.register_buffer("bias", None if linear.bias is None else linear.bias.to(dtype))
-
-    def forward(self, x: Float[Tensor, "batch seq n_in"]) -> Float[Tensor, "batch seq n_out"]:
-        """Apply the layer. The result has the same dtype as `x`."""
-        if x.numel() == x.size(-1):
-            return F.linear(x.to(self.weight.dtype), self.weight, self.bias).to(x.dtype)
-        bias = None if self.bias is None else self.bias.to(x.dtype)
-        return F.linear(x, self.weight.to(x.dtype), bias)
-
-
 class PackedLinear(nn.Module):
-    """Linear layer of fp32 tensors, whose weight is packed for this CPU in another dtype."""
+    """Linear layer of fp32 tensors, whose weight is stored for this CPU in another dtype."""
 
     def __init__(self, layer: cpu.Layer):
         super().__init__()
@@ -266,24 +231,23 @@ def store_weights(model: GPT, dtype: torch.dtype = torch.float32) -> None:
         pack = (lambda m: cpu.packed_linear(m.weight, m.bias, dtype)) if packs else (lambda m: None)
         packed = list(pool.map(pack, linear_layers.values()))
     for (name, linear), layer in zip(linear_layers.items(), packed, strict=True):
+        if layer is None and dtype != torch.float32:
+            layer = cpu.half_linear(linear.weight, linear.bias, dtype)
         if layer:
             model.set_submodule(name, PackedLinear(layer))
-        elif dtype != torch.float32:
-            model.set_submodule(name, HalfLinear(linear, dtype))
         elif linear.out_features >= linear.in_features:
             linear.weight.data = linear.weight.T.contiguous().T
 
 
 def generate(
-    model: GPT, prompts: Int[Tensor, "batch seq"], sampling: SamplingConfig | int, **options: Any
+    model: GPT, prompts: Int[Tensor, "batch seq"], max_new_tokens: int, **options: Any
 ) -> Int[Tensor, "batch longer_seq"]:
     """Return the prompts followed by their continuations. See `stream` for the arguments.
 
     Rows that end early are padded with the stop token.
     """
-    sampling = sampling_config(sampling, options)
-    tokens, total = stream(model, prompts, sampling), sampling.max_new_tokens
-    bar = Bar(tokens, total=total, desc="sampling", unit="tok")
+    tokens = stream(model, prompts, max_new_tokens, **options)
+    bar = Bar(tokens, total=max_new_tokens, desc="sampling", unit="tok")
     return torch.cat([prompts.to(model.device), *(token[:, None] for token in bar)], dim=1)
 
 
@@ -310,7 +274,7 @@ def stream_text(
     model: GPT,
     tokenizer: Tokenizer,
     prompt: str,
-    sampling: SamplingConfig | int,
+    max_new_tokens: int,
     *,
     stop: bool = True,
     **options: Any,
@@ -321,17 +285,17 @@ def stream_text(
     before <|endoftext|>. See `stream` and `encode` for the other arguments and errors.
     """
     stop_token = tokenizer.end_of_text if stop else None
-    sampling = sampling_config(sampling, options | {"stop_token": stop_token})
     # A character may be spread over several tokens, so the decoder holds back its first bytes.
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-    for token in stream(model, encode(tokenizer, prompt)[None], sampling):
+    options["stop_token"] = stop_token
+    for token in stream(model, encode(tokenizer, prompt)[None], max_new_tokens, **options):
         if token.item() != stop_token:
             yield decoder.decode(tokenizer.decode_bytes(token.tolist()))
     yield decoder.decode(b"", final=True)
 
 
 def complete(
-    model: GPT, tokenizer: Tokenizer, prompt: str, sampling: SamplingConfig | int, **options: Any
+    model: GPT, tokenizer: Tokenizer, prompt: str, max_new_tokens: int, **options: Any
 ) -> str:
     """Return the prompt followed by its continuation. See `stream_text` for the arguments."""
-    return prompt + "".join(stream_text(model, tokenizer, prompt, sampling, **options))
+    return prompt + "".join(stream_text(model, tokenizer, prompt, max_new_tokens, **options))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cs336_lib import GPT, TrainConfig, train
-from cs336_lib.sampling import SamplingConfig, complete
+from cs336_lib.sampling import complete
 from cs336_lib.training import checkpoint
 
 PICTURE, RECORDED = Path("docs/learning.svg"), Path("data/learning_run.json")
@@ -42,7 +42,7 @@ RUN = TrainConfig(
     checkpoint_every=EVERY,
     keep_every=EVERY,
 )
-PROMPT, SAMPLING = "ROMEO:\n", SamplingConfig(500, temperature=0.6, seed=2)
+PROMPT, SAMPLING = "ROMEO:\n", {"max_new_tokens": 500, "temperature": 0.6, "seed": 2}
 
 WIDTH, HEIGHT, COLUMNS, LINES = 960, 330, 50, 11  # pixels; characters of the text
 LEFT, RIGHT, TOP, BOTTOM = 64, 400, 76, 282  # edges of the axes in pixels
@@ -73,7 +73,7 @@ def record() -> dict[str, Any]:
         model = GPT(RUN.model_config(done.tokenizer.vocab_size), RUN.seed)  # as the run begins
         if step:
             checkpoint.load_weights(checkpoint.path_of(folder, step) / checkpoint.MODEL, model)
-        texts[step] = complete(model.eval(), done.tokenizer, PROMPT, SAMPLING)
+        texts[step] = complete(model.eval(), done.tokenizer, PROMPT, **SAMPLING)
     losses = [round(row["train_loss"], 3) for row in done.metrics]
     return {
         "parameters": sum(p.numel() for p in done.model.parameters()),

@@ -7,13 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from cs336_lib.config import UserError
-from cs336_lib.data.shards import open_raw_shard
-from cs336_lib.data.tokenizer import GPT2Tokenizer
 
-# Characters or tokens in a piece. Pieces keep memory flat, and threads share their work.
+# Characters in a piece. Pieces keep memory flat, and threads share their work.
 PIECE = 2**20
 
 LONGEST_WORD = 2**22  # in characters; a longer word is cut inside
@@ -34,8 +30,6 @@ PLAIN_TEXT = "convert it to UTF-8, for example with `iconv -f utf-16 -t utf-8` o
 
 Mark = tuple[int, dict[str, Any]]  # a row of a hub data set, and the stream's state before it
 
-Piece = str | np.ndarray  # text, or tokens of a raw file
-
 
 @dataclass(frozen=True)
 class Corpus:
@@ -46,22 +40,18 @@ class Corpus:
         text_field: Name of the field that contains the text of a row.
         hub: Name of the dataset on the hub.
         hub_config: Configuration of the dataset, for example "sample-10BT".
-        raw: Whether the paths are nanoGPT token files without a header. The optional second file is
-            used for validation.
     """
 
     paths: tuple[Path, ...] = ()
     text_field: str = "text"
     hub: str = ""
     hub_config: str = ""
-    raw: bool = False
 
     @property
     def is_one_text(self) -> bool:
-        """Whether the corpus is a single text file or raw tokens, which need no separators."""
+        """Whether the corpus is a single text file, which needs no separators."""
         suffixes = [path.suffix.lower() for path in self.paths]
-        is_text = len(suffixes) == 1 and suffixes[0] not in (*JSON_LINES, PARQUET)
-        return is_text or self.raw
+        return len(suffixes) == 1 and suffixes[0] not in (*JSON_LINES, PARQUET)
 
 
 class Row(NamedTuple):
@@ -76,7 +66,7 @@ class Row(NamedTuple):
     mark: Mark | None = None
 
 
-class Place(NamedTuple):
+class Position(NamedTuple):
     """Position of a piece of text in a corpus. A hub stream resumes at `mark`."""
 
     document: int = 0
@@ -84,28 +74,8 @@ class Place(NamedTuple):
     mark: Mark | None = None
 
 
-@dataclass
-class Skipped:
-    """Rows that were skipped because their text is null: how many, and where the first is."""
-
-    rows: int = 0
-    first: str = ""
-
-    def add(self, where: str) -> None:
-        """Count a row."""
-        self.rows += 1
-        self.first = self.first or where
-
-    def __str__(self) -> str:
-        return f"{self.rows:,} rows without a text were skipped (first: {self.first})"
-
-
 def check_files(corpus: Corpus) -> None:
     """Raise `UserError` unless a corpus has either supported files or a dataset."""
-    if corpus.raw and len(corpus.paths) not in (1, 2):
-        raise UserError(
-            f"{len(corpus.paths)} files; --raw takes one, or a second one to validate on"
-        )
     if bool(corpus.paths) == bool(corpus.hub):
         raise UserError("name text, JSON lines or parquet files, or else one data set with --hub")
     for path in corpus.paths:
@@ -118,11 +88,11 @@ def check_files(corpus: Corpus) -> None:
 
 
 def read(
-    corpus: Corpus, after: Place, skipped: Skipped | None = None
-) -> Iterator[tuple[Place, Piece]]:
+    corpus: Corpus, after: Position, skipped: list[str] | None = None
+) -> Iterator[tuple[Position, str]]:
     """Yield the pieces of a corpus that follow the place `after`, in order.
 
-    A row whose text is null has no pieces, and is counted in `skipped`.
+    A row whose text is null has no pieces, and its place is added to `skipped`.
 
     Files are read again from the start, and earlier pieces are skipped. A hub stream resumes at the
     mark in `after`.
@@ -131,18 +101,18 @@ def read(
         UserError: If a file is corrupt or the hub doesn't have the dataset.
         OSError: If the disk or the connection fails.
     """
-    first, skipped = after.mark[0] if after.mark else 0, skipped or Skipped()
-    found = documents(corpus, after.mark, skipped)
+    first = after.mark[0] if after.mark else 0
+    found = documents(corpus, after.mark, [] if skipped is None else skipped)
     for document, (mark, pieces) in enumerate(found, start=first):
         for number, piece in enumerate(filter(len, pieces)):
-            place = Place(document, number, mark)
+            place = Position(document, number, mark)
             if place[:2] > after[:2]:
                 yield place, piece
 
 
 def documents(
-    corpus: Corpus, mark: Mark | None, skipped: Skipped
-) -> Iterator[tuple[Mark | None, Iterable[Piece]]]:
+    corpus: Corpus, mark: Mark | None, skipped: list[str]
+) -> Iterator[tuple[Mark | None, Iterable[str]]]:
     """Yield the documents of a corpus, each as a mark for resuming and a sequence of pieces."""
     field = corpus.text_field
     if corpus.hub:
@@ -150,28 +120,13 @@ def documents(
             yield row.mark, [text_of(row, field, skipped)]
     for path in corpus.paths:
         suffix = path.suffix.lower()
-        if corpus.raw:
-            yield None, raw_pieces(path)
-        elif suffix in JSON_LINES:
+        if suffix in JSON_LINES:
             yield from ((None, [text_of(row, field, skipped)]) for row in json_rows(path))
         elif suffix == PARQUET:
             rows = parquet_rows(path, field)
             yield from ((None, [text_of(row, field, skipped)]) for row in rows)
         else:
             yield None, text_pieces(path)
-
-
-def raw_pieces(path: Path) -> Iterator[np.ndarray]:
-    """Yield the tokens of a nanoGPT file in pieces.
-
-    Raises `UserError` if a token id isn't in GPT-2's vocabulary.
-    """
-    ids, largest = open_raw_shard(path), GPT2Tokenizer.vocab_size
-    for begin in range(0, len(ids), PIECE):
-        piece = ids[begin : begin + PIECE]
-        if piece.max() >= largest:
-            raise UserError(f"{path}: id {piece.max()}, but GPT-2's vocabulary has {largest}")
-        yield piece
 
 
 def text_pieces(path: Path) -> Iterator[str]:
@@ -289,7 +244,7 @@ def one_line(error: Exception) -> str:
     return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
 
 
-def text_of(row: Row, field: str, skipped: Skipped) -> str:
+def text_of(row: Row, field: str, skipped: list[str]) -> str:
     """Return the text of a row, or "" for null, with lone surrogates replaced by U+FFFD.
 
     JSON strings can contain lone surrogates.
@@ -298,7 +253,7 @@ def text_of(row: Row, field: str, skipped: Skipped) -> str:
         raise UserError(no_field(row.where, field, list(row.content)))
     text = row.content[field]
     if text is None:
-        skipped.add(row.where)
+        skipped.append(row.where)
         return ""
     if not isinstance(text, str):
         raise UserError(f"{row.where}: {field!r} isn't a string")

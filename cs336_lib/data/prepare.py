@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cs336_lib.config import UserError
-from cs336_lib.data.documents import Corpus, Piece, Place, Skipped, check_files, read
+from cs336_lib.data.documents import Corpus, Position, check_files, read
 from cs336_lib.data.shards import TokenStream, append, shorten
 from cs336_lib.data.tokenizer import Tokenizer, load_tokenizer, make_tokenizer, save_tokenizer
 from cs336_lib.io import Bar, Log, locked, read_json, sync, write_atomic, writing
@@ -37,9 +37,11 @@ NEWLINE = "\n"  # begins a document where the tokenizer has no token for its end
 
 PROGRESS, TOKENIZER = "progress.json", "tokenizer.json"
 
-Batch = list[tuple[Place, Piece]]
+Batch = list[tuple[Position, str]]
 
-Encoded = tuple[np.ndarray, np.ndarray, Place]  # tokens for both parts, and place of the last piece
+Encoded = tuple[
+    np.ndarray, np.ndarray, Position
+]  # tokens for both parts, and place of the last piece
 
 
 class Progress(NamedTuple):
@@ -51,10 +53,10 @@ class Progress(NamedTuple):
 
     train: int = 0
     val: int = 0
-    place: Place = Place()
+    place: Position = Position()
 
 
-def batched(pieces: Iterable[tuple[Place, Piece]]) -> Iterator[Batch]:
+def batched(pieces: Iterable[tuple[Position, str]]) -> Iterator[Batch]:
     """Group pieces of text into batches of about BATCH_CHARACTERS characters."""
     batch: Batch = []
     size = 0
@@ -77,7 +79,7 @@ def encode_batch(
         part = val if is_validation(place.document, val_fraction) else train
         if separator is not None and place.piece == 0:
             part.append(np.array([separator], np.uint16))
-        part.append(tokenizer.encode(piece) if isinstance(piece, str) else piece)
+        part.append(tokenizer.encode(piece))
     return np.concatenate(train), np.concatenate(val), batch[-1][0]
 
 
@@ -127,8 +129,6 @@ def check_options(workers: int, val_fraction: float, shard_tokens: int) -> None:
 
 def check_files_for_char(corpus: Corpus) -> None:
     """Raise `UserError` unless a corpus has text that can be read twice."""
-    if corpus.raw:
-        raise UserError("--raw takes GPT-2's tokens; pass --tokenizer gpt2")
     for path in corpus.paths:
         if path.exists() and not path.is_file():
             raise UserError(
@@ -191,24 +191,23 @@ def prepare(
             save_tokenizer(fitting_tokenizer(tokenizer, corpus), folder / TOKENIZER)
             progress = Progress()
         made = load_tokenizer(folder / TOKENIZER)
-        separator, skipped = separator_of(corpus, made), Skipped()
-        # Of two raw files, the first is to train on.
-        share = 0.5 if corpus.raw and len(corpus.paths) == 2 else val_fraction
-        encode = partial(encode_batch, made, separator, share)
+        separator = separator_of(corpus, made)
+        skipped: list[str] = []
+        encode = partial(encode_batch, made, separator, val_fraction)
         results = encode_in_order(encode, batched(read(corpus, progress.place, skipped)), workers)
         add = partial(append, folder, shard_tokens=shard_tokens)
         save = partial(save_progress, folder, arguments)
         progress = write(results, add, progress, save, out.name)
         if progress.val == 0 and progress.train > 0:
             progress = copy_tail(folder, progress, val_fraction, add)
+        if skipped:
+            empty = f"{len(skipped):,} rows without a text were skipped (first: {skipped[0]})"
+            print(f"{out}: {empty}", file=Log())
         if min(progress.train, progress.val) < 2:  # a token and its successor
-            also = f"; {skipped}" if skipped.rows else ""
             raise UserError(
                 f"{out}: {progress.train} training and {progress.val} validation tokens, "
-                f"but each part needs 2; more text needed{also}"
+                f"but each part needs 2; more text needed"
             )
-        if skipped.rows:
-            print(f"{out}: {skipped}", file=Log())
         save(progress)
         shorten(folder, "train", progress.train, shard_tokens=shard_tokens)
         return publish(folder, out, progress)
@@ -218,7 +217,7 @@ def describe(corpus: Corpus) -> dict[str, object]:
     """Describe a corpus, with file sizes and modification times, to detect changes on resume."""
     stats = [(str(path.resolve()), path.stat()) for path in corpus.paths]
     files = [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]
-    return {"format": 4, **dataclasses.asdict(corpus), "paths": files}
+    return {"format": 5, **dataclasses.asdict(corpus), "paths": files}
 
 
 @contextmanager
@@ -265,7 +264,7 @@ def read_progress(folder: Path, arguments: dict[str, object]) -> Progress | None
     saved = read_json(folder / PROGRESS)
     try:
         before = dict(saved.pop("arguments"))
-        progress = Progress(saved.pop("train"), saved.pop("val"), Place(*saved.pop("place")))
+        progress = Progress(saved.pop("train"), saved.pop("val"), Position(*saved.pop("place")))
     except (KeyError, TypeError, ValueError):
         raise UserError(f"{folder / PROGRESS}: not a progress file; remove that folder") from None
     if changed := [name for name, value in arguments.items() if before.get(name) != value]:
@@ -340,8 +339,8 @@ def fitting_tokenizer(name: str, corpus: Corpus) -> Tokenizer:
     """
     alphabet: set[str] = set()
     if name == "char":
-        for _, text in read(corpus, Place()):
-            alphabet.update(str(text))
+        for _, text in read(corpus, Position()):
+            alphabet.update(text)
         if alphabet and not corpus.is_one_text:
             alphabet.add(NEWLINE)
     return make_tokenizer(name, "".join(alphabet))

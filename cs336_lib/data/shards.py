@@ -6,7 +6,6 @@ followed by the tokens as uint16. All numbers are little-endian.
 
 import glob
 import hashlib
-import shlex
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -24,10 +23,6 @@ HEADER_BYTES = 256 * 4
 
 # A fingerprint covers every token of up to a million, and this many blocks of longer streams.
 FINGERPRINT_BLOCKS, BLOCK_TOKENS = 256, 4096
-
-UINT32_MAGIC = 20240801  # of llm.c's shards of Llama 3's tokens
-
-ASCII_BYTES = 256  # GPT-2's tokens never give this many bytes below 128 in a row
 
 
 def write_shard(path: Path, ids: np.ndarray, offset: int = 0) -> None:
@@ -86,13 +81,10 @@ def open_shard(path: Path) -> np.ndarray:
     if not path.is_file():
         raise UserError(f"{path}: not a regular file; an llm.c .bin shard expected")
     header = np.fromfile(path, dtype="<i4", count=256).tolist()
-    if holds_uint32(path):
-        raise UserError(f"{path}: {UINT32}")
     if len(header) != 256 or header[:2] != [MAGIC, VERSION]:
-        convert = f"cs336 prepare --raw {shlex.quote(str(path))} --out FOLDER"
         raise UserError(
-            f"{path}: isn't an llm.c shard, whose header of {HEADER_BYTES} bytes begins with "
-            f"{MAGIC} and {VERSION}; nanoGPT's files have no header, and `{convert}` adds one"
+            f"{path}: isn't an llm.c shard of GPT-2's tokens, whose header of {HEADER_BYTES} bytes "
+            f"begins with {MAGIC} and {VERSION}; make one from the text with `cs336 prepare`"
         )
     length = header[2]
     if size != HEADER_BYTES + 2 * length:
@@ -103,46 +95,6 @@ def open_shard(path: Path) -> np.ndarray:
     if length == 0:  # an empty file region cannot be mapped
         return np.zeros(0, dtype="<u2")
     return np.memmap(path, dtype="<u2", mode="r", offset=HEADER_BYTES, shape=(length,))
-
-
-def open_raw_shard(path: Path) -> np.ndarray:
-    """Memory-map a nanoGPT .bin file, which contains uint16 tokens without a header.
-
-    Raises:
-        FileNotFoundError: If the file doesn't exist.
-        UserError: If the file is empty, is an llm.c shard, or doesn't contain uint16 tokens.
-    """
-    size = path.stat().st_size
-    if not path.is_file() or size == 0 or size % 2:
-        raise UserError(f"{path}: {size} bytes; a file of uint16 tokens, of 2 bytes each, expected")
-    with open(path, "rb") as file:
-        start = file.read(4096)
-    if start[:4] == MAGIC.to_bytes(4, "little"):
-        raise UserError(f"{path}: an llm.c shard already; `cs336 train` reads it as it is")
-    if holds_uint32(path):
-        raise UserError(f"{path}: {UINT32}")
-    if len(start) >= ASCII_BYTES and start.isascii():
-        raise UserError(
-            f"{path}: begins like text or like ids of single characters; GPT-2's tokens expected"
-        )
-    return np.memmap(path, dtype="<u2", mode="r")
-
-
-UINT32 = (
-    "has uint32 tokens, such as Llama 3's; GPT-2's are uint16, so prepare its text with "
-    "`cs336 prepare`"
-)
-
-
-def holds_uint32(path: Path) -> bool:
-    """Return whether a file begins like uint32 tokens, with llm.c's header for them or without."""
-    with open(path, "rb") as file:
-        start = file.read(4096)
-    pairs = np.frombuffer(start[: len(start) // 4 * 4], dtype="<u2").reshape(-1, 2)
-    low, high = pairs[:, 0], pairs[:, 1]
-    # In uint16 tokens, every second one isn't among the first of the vocabulary.
-    is_raw = len(pairs) >= 64 and bool((high < 2).all() and (low > 1).any())
-    return start[:4] == UINT32_MAGIC.to_bytes(4, "little") or is_raw
 
 
 class ShardFile:
@@ -183,26 +135,8 @@ class TokenStream:
         self.ends = np.cumsum([len(part) for part in parts])
 
     @classmethod
-    def from_pattern(cls, pattern: str) -> "TokenStream":
-        """Open all shards that match a glob pattern, sorted by name.
-
-        Raises:
-            FileNotFoundError: If no file matches.
-            UserError: If a file isn't a valid shard.
-        """
-        paths: list[str] = []
-        with suppress(ValueError):  # a NUL or half a surrogate pair, which no file name has
-            paths = sorted(glob.glob(pattern, recursive=True))
-        if not paths:
-            place = "" if Path(pattern).is_absolute() else f" (looked in {Path.cwd()})"
-            raise FileNotFoundError(
-                f"{pattern}: no file matches{place}; `cs336 prepare` makes shards"
-            )
-        return cls([ShardFile(Path(path)) for path in paths], paths)
-
-    @classmethod
-    def open(cls, source: str, part: str) -> "TokenStream":
-        """Open the shards of a folder or glob pattern.
+    def open(cls, source: str, part: str = "") -> "TokenStream":
+        """Open the shards of a folder or glob pattern, sorted by name.
 
         Args:
             source: A folder made by `cs336 prepare`, or a glob pattern.
@@ -212,12 +146,20 @@ class TokenStream:
             FileNotFoundError: If there are no shards.
             UserError: If a shard isn't valid, or is a link that leads out of the folder.
         """
-        folder = Path(source)
-        if not folder.is_dir():
-            return cls.from_pattern(source)
-        for path in folder.glob(f"{part}_*.bin"):
-            inside(folder, path.name)
-        return cls.from_pattern(f"{glob.escape(source)}/{part}_*.bin")
+        folder, pattern = Path(source), source
+        if folder.is_dir():
+            pattern = f"{glob.escape(source)}/{part}_*.bin"
+            for path in folder.glob(f"{part}_*.bin"):
+                inside(folder, path.name)
+        paths: list[str] = []
+        with suppress(ValueError):  # a NUL or half a surrogate pair, which no file name has
+            paths = sorted(glob.glob(pattern, recursive=True))
+        if not paths:
+            place = "" if Path(pattern).is_absolute() else f" (looked in {Path.cwd()})"
+            raise FileNotFoundError(
+                f"{pattern}: no file matches{place}; `cs336 prepare` makes shards"
+            )
+        return cls([ShardFile(Path(path)) for path in paths], paths)
 
     def __len__(self) -> int:
         return int(self.ends[-1])

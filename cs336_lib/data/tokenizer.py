@@ -3,12 +3,10 @@
 import base64
 import hashlib
 import json
-import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import tiktoken
@@ -21,14 +19,6 @@ from cs336_lib.io import inside, read_json, write_atomic
 GPT2_SPLIT = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 
 END_OF_TEXT = "<|endoftext|>"
-
-# The alternative with (?!\S) overflows the stack of tiktoken's regular expressions on a run of a
-# million whitespace characters, and the Rust panic ends Python. Runs of this length are words that
-# we split off ourselves.
-LONGEST_BLANK = 100_000
-
-# What Rust matches by \s. Python's has more.
-BLANK = "\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 
 
 class Tokenizer(ABC):
@@ -78,44 +68,23 @@ class Tokenizer(ABC):
 
 
 @cache
-def gpt2_encoding(tokens: int = 50256, *, split: bool = True) -> tiktoken.Encoding:
+def gpt2_encoding(tokens: int = 50256) -> tiktoken.Encoding:
     """Build tiktoken's GPT-2 encoding from the vocabulary in data/, without a download.
 
     Args:
         tokens: Number of tokens to keep. They are in the order in which GPT-2's were merged, so the
             first ones are an encoding of their own. Only all of them have <|endoftext|>.
-        split: Whether to split a text into words, or to take it as one.
     """
     lines = (DATA / "gpt2.tiktoken").read_bytes().split(b"\n")
     ranks = {base64.b64decode(token): int(rank) for token, rank in map(bytes.split, lines[:tokens])}
     special = {END_OF_TEXT: 50256} if tokens == 50256 else {}
     return tiktoken.Encoding(
         "gpt2",
-        pat_str=GPT2_SPLIT if split else r"[\s\S]+",
+        pat_str=GPT2_SPLIT,
         mergeable_ranks=ranks,
         special_tokens=special,
         explicit_n_vocab=tokens + len(special),
     )
-
-
-def words(text: str) -> Iterator[tuple[str, bool]]:
-    """Split a text at runs of LONGEST_BLANK or more whitespace characters.
-
-    As GPT2_SPLIT does, a run leaves its last character to what follows.
-
-    Yields:
-        A part of the text, and whether it is such a run, and so a single word.
-    """
-    half = LONGEST_BLANK // 2  # such a run fills one of these blocks; any other check is slower
-    blocks = (text[i : i + half] for i in range(0, len(text), half))
-    start = 0
-    if any(block.isspace() for block in blocks):
-        for match in re.finditer(rf"[{BLANK}]{{{LONGEST_BLANK},}}", text):
-            begin, end = match.start(), match.end() - (match.end() < len(text))
-            yield text[start:begin], False
-            yield text[begin:end], True
-            start = end
-    yield text[start:], False
 
 
 class GPT2Tokenizer(Tokenizer):
@@ -125,31 +94,31 @@ class GPT2Tokenizer(Tokenizer):
     vocab_size = 50257
     end_of_text: int | None = 50256
 
-    def encoding(self, *, split: bool = True) -> tiktoken.Encoding:
-        """Return tiktoken's encoding, which splits a text into words or takes it as one."""
-        return gpt2_encoding(split=split)
+    @property
+    def encoding(self) -> tiktoken.Encoding:
+        """The encoding of tiktoken."""
+        return gpt2_encoding(self.vocab_size - (self.end_of_text is not None))
 
     def encode(self, text: str) -> np.ndarray:
         """Return the token ids of `text` as uint16.
 
         The string <|endoftext|> is encoded as ordinary text. Lone surrogates are replaced by
-        U+FFFD. Several threads can encode in parallel, because tiktoken releases the GIL.
+        U+FFFD. Several threads can encode in parallel, because tiktoken releases the GIL. Raises
+        `UserError` if the text has a run of about a million blanks.
         """
         try:
-            ids = [
-                self.encoding(split=not is_word).encode_to_numpy(part, disallowed_special=())
-                for part, is_word in words(text)
-            ]
+            return self.encoding.encode_to_numpy(text, disallowed_special=()).astype(np.uint16)
         except UnicodeEncodeError:
             return self.encode(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
-        return np.concatenate(ids).astype(np.uint16)
+        except ValueError:  # GPT2_SPLIT's (?!\S) has a limited stack
+            raise UserError("a run of blanks is too long for GPT-2's tokens; shorten it") from None
 
     def decode_bytes(self, ids: list[int]) -> bytes:
         """Return the bytes of `ids`.
 
         A non-ASCII character can span several ids.
         """
-        return self.encoding().decode_bytes(ids)
+        return self.encoding.decode_bytes(ids)
 
 
 class ShortGPT2Tokenizer(GPT2Tokenizer):
@@ -162,10 +131,6 @@ class ShortGPT2Tokenizer(GPT2Tokenizer):
     name = "gpt2-1k"
     vocab_size = 1024
     end_of_text = None
-
-    def encoding(self, *, split: bool = True) -> tiktoken.Encoding:
-        """Return tiktoken's encoding with the first tokens only."""
-        return gpt2_encoding(self.vocab_size, split=split)
 
 
 class CharTokenizer(Tokenizer):
@@ -232,15 +197,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
         FileNotFoundError: If the file doesn't exist.
         UserError: If `save_tokenizer` didn't write the file, or it has changed since.
     """
-    return from_description(read_json(inside(path.parent, path.name)), path)
-
-
-def from_description(description: dict[str, Any], path: Path) -> Tokenizer:
-    """Make the tokenizer that the content of a tokenizer.json describes.
-
-    Raises:
-        UserError: If `save_tokenizer` didn't write the file, or it has changed since.
-    """
+    description = read_json(inside(path.parent, path.name))
     name, alphabet = description.get("name", ""), description.get("alphabet", "")
     # Encoding drops lone surrogates.
     is_text = isinstance(alphabet, str) and alphabet.encode(errors="ignore").decode() == alphabet
@@ -257,28 +214,18 @@ def from_description(description: dict[str, Any], path: Path) -> Tokenizer:
 
 
 def tokenizer_of(folder: Path) -> Tokenizer | None:
-    """Load the tokenizer of a run, of prepared data or of an exported char model.
+    """Load the tokenizer of a run or of prepared data.
 
     Returns:
-        The tokenizer, or `None` if the folder has no tokenizer.json that this package can read.
+        The tokenizer, or `None` if the folder has no tokenizer.json of ours.
 
     Raises:
         UserError: If the file is corrupt.
     """
     path = folder / "tokenizer.json"
-    if not path.is_file():
+    if not path.is_file() or not FIELDS & read_json(path).keys():
         return None
-    description = read_json(path)
-    if FIELDS & description.keys():
-        inside(folder, path.name)  # refuses a link that leads elsewhere
-        return from_description(description, path)
-    model = description.get("model")
-    vocab = model.get("vocab") if isinstance(model, dict) else None
-    if not isinstance(vocab, dict) or not vocab or any(len(token) != 1 for token in vocab):
-        return None
-    tokenizer = CharTokenizer("".join(vocab))
-    expected = {character: number for number, character in enumerate(tokenizer.alphabet)}
-    return tokenizer if vocab == expected else None
+    return load_tokenizer(path)
 
 
 def require_tokenizer(shards: Iterable[str], tokenizer: Tokenizer) -> None:

@@ -4,7 +4,6 @@ The model chooses the most likely of four endings for each context.
 """
 
 import reprlib
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from cs336_lib.config import UserError
 from cs336_lib.data.documents import hub_rows, json_rows
 from cs336_lib.data.tokenizer import Tokenizer
 from cs336_lib.io import Bar
-from cs336_lib.system.processes import World
+from cs336_lib.system.processes import Place
 
 # acc_per_token of OpenAI's 124M on the 10,042 validation examples. Two files of
 # karpathy/build-nanogpt (play.ipynb and hellaswag.py) differ by ten examples.
@@ -104,42 +103,29 @@ def parse(row: dict[str, Any], tokenizer: Tokenizer, where: str) -> Example:
 
 @torch.no_grad()
 def ending_losses(
-    model: nn.Module,
-    example: Example,
-    block_size: int,
-    *,
-    device: torch.device,
-    autocast: AbstractContextManager,
+    model: nn.Module, example: Example, block_size: int, place: Place
 ) -> tuple[Float[Tensor, "4"], Float[Tensor, "4"]]:
     """Compute the negative log-likelihood of each ending in nats.
 
     The result is the sum and the mean over the tokens of each ending. If an example is too long for
-    `block_size`, its first tokens are dropped. `autocast` sets the precision of the forward pass.
+    `block_size`, its first tokens are dropped.
     """
     rows = [torch.tensor(example.context + ending)[-block_size - 1 :] for ending in example.endings]
-    tokens = nn.utils.rnn.pad_sequence(rows, batch_first=True).to(device)
-    ends = torch.tensor([[len(row) - 1] for row in rows], device=device)
-    begins = ends - torch.tensor([[len(ending)] for ending in example.endings], device=device)
-    positions = torch.arange(tokens.shape[1] - 1, device=device)
+    tokens = nn.utils.rnn.pad_sequence(rows, batch_first=True).to(place.device)
+    ends = torch.tensor([[len(row) - 1] for row in rows], device=place.device)
+    begins = ends - torch.tensor([[len(ending)] for ending in example.endings]).to(place.device)
+    positions = torch.arange(tokens.shape[1] - 1, device=place.device)
     is_ending = (begins <= positions) & (positions < ends)
-    with autocast:
+    with place.autocast:
         logits = model(tokens[:, :-1])
     losses = F.cross_entropy(logits.float().transpose(1, 2), tokens[:, 1:], reduction="none")
     sums = (losses * is_ending).sum(1)
     return sums, sums / is_ending.sum(1)
 
 
-def score(
-    model: nn.Module,
-    examples: list[Example],
-    block_size: int,
-    *,
-    device: torch.device,
-    autocast: AbstractContextManager,
-    world: World | None = None,
-) -> HellaSwag:
+def score(model: nn.Module, examples: list[Example], block_size: int, place: Place) -> HellaSwag:
     """Measure the accuracy on all examples. The examples are split between the ranks."""
-    world = world or World()
+    world = place.world
     # Every rank runs the model equally often, which FSDP needs. The last piece may have size 0.
     pieces = world.pieces(len(examples), 1)
     was_training = model.training
@@ -147,8 +133,8 @@ def score(
     right = torch.zeros(2)
     for first, size in Bar(pieces, desc="HellaSwag", disable=not world.is_main):
         example = examples[first]
-        losses = ending_losses(model, example, block_size, device=device, autocast=autocast)
+        losses = ending_losses(model, example, block_size, place)
         right += size * (torch.stack(losses).argmin(1).cpu() == example.label)
     model.train(was_training)
-    acc, acc_per_token = world.sum(*right.tolist(), device=device)
+    acc, acc_per_token = world.sum(*right.tolist(), device=place.device)
     return HellaSwag(acc_per_token / len(examples), acc / len(examples), len(examples))

@@ -1,9 +1,7 @@
 """Measure validation loss, perplexity and bits per byte on a fixed set of tokens."""
 
 import math
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import nn
@@ -11,7 +9,7 @@ from torch import nn
 from cs336_lib.data.loader import Loader
 from cs336_lib.data.tokenizer import Tokenizer
 from cs336_lib.io import Bar
-from cs336_lib.system.processes import World
+from cs336_lib.system.processes import Place
 
 
 @dataclass(frozen=True)
@@ -56,11 +54,8 @@ def validation_loss(
     model: nn.Module,
     loader: Loader,
     tokens: int,
-    *,
     micro_batch_size: int,
-    device: torch.device,
-    autocast: AbstractContextManager,
-    world: World | None = None,
+    place: Place,
 ) -> float:
     """Return the mean loss in nats per token over fixed windows of the validation data.
 
@@ -72,32 +67,35 @@ def validation_loss(
         loader: The validation data.
         tokens: Number of tokens to predict, rounded down to complete windows (at least one).
         micro_batch_size: Windows per forward pass.
-        device: Device of the model.
-        autocast: Context that sets the precision of the forward pass.
-        world: The ranks that split the windows, by default a single process.
+        place: Device and precision of the model, and the ranks that split the windows.
     """
-    world = world or World()
+    world = place.world
     starts = loader.validation_starts(tokens)
     was_training = model.training
     model.eval()
     total = 0.0
     pieces = world.pieces(len(starts), micro_batch_size)
     for first, size in Bar(pieces, desc="validation", disable=not world.is_main):
-        x, y = (t.to(device) for t in loader.windows(starts[first : first + max(size, 1)]))
-        with autocast:
+        x, y = (t.to(place.device) for t in loader.windows(starts[first : first + max(size, 1)]))
+        with place.autocast:
             total += model(x, y).item() * size
     model.train(was_training)
-    return world.sum(total, device=device)[0] / len(starts)
+    return world.sum(total, device=place.device)[0] / len(starts)
 
 
 def score(
-    model: nn.Module, loader: Loader, tokenizer: Tokenizer, tokens: int, **settings: Any
+    model: nn.Module,
+    loader: Loader,
+    tokenizer: Tokenizer,
+    tokens: int,
+    micro_batch_size: int,
+    place: Place,
 ) -> Score:
     """Measure the validation loss, and count the bytes of the target tokens.
 
     `tokenizer` decodes the targets. See `validation_loss` for the other arguments.
     """
-    loss = validation_loss(model, loader, tokens, **settings)
+    loss = validation_loss(model, loader, tokens, micro_batch_size, place)
     return scored(loss, loader, tokenizer, tokens)
 
 

@@ -180,10 +180,8 @@ def samples(run: Run) -> str:
 # Settings that describe the machine or a place on it, not the recipe.
 PRIVATE = (*CHANGEABLE, *PATHS)
 
-LICENSE = re.compile("[a-z0-9][a-z0-9.-]*")  # as the hub writes them, such as apache-2.0
 
-
-def model_card(run_dir: Path, weights_license: str, data_license: str) -> str:
+def model_card(run_dir: Path) -> str:
     """Write the README.md of an exported run for the Hugging Face hub.
 
     Paths are left out, because a card is public.
@@ -191,32 +189,22 @@ def model_card(run_dir: Path, weights_license: str, data_license: str) -> str:
     Args:
         run_dir: Folder of the run. Without config.json or metrics.jsonl, the recipe or the metrics
             are left out.
-        weights_license: Identifier such as mit or apache-2.0, or "" to state none.
-        data_license: Licence of the training data in words, or "" to state none.
 
     Raises:
-        UserError: If the licence isn't an identifier, or if a file of the run is corrupt.
+        UserError: If a file of the run is corrupt.
     """
-    if weights_license and not LICENSE.fullmatch(weights_license):
-        wanted = "an identifier of the hub such as mit expected"
-        raise UserError(f"license is {weights_license!r:.60}; {wanted}")
-    missing = "Not stated. Ask the author before you use the model."
-    is_shipped, recipe, metrics = False, "Not recorded.", "Not recorded."
+    data = "Not described. Say here what the data is, where it comes from, and its licence."
+    recipe = metrics = "Not recorded."
     if (run_dir / run_folder.METRICS).exists():
         run, environment = read(run_dir)
-        is_shipped = not run.config.train_data
+        if not run.config.train_data:
+            data = "37 plays of Shakespeare, as they ship with cs336-lib, in the public domain."
         fields = dataclasses.asdict(run.config).items()
         recipe = code({name: value for name, value in fields if name not in PRIVATE})
         metrics = code(outcome(run) | costs(run, environment))
-    if is_shipped:
-        data = "37 plays of Shakespeare, as they ship with cs336-lib."
-        data_license = data_license or "Public domain."
-    else:
-        data = "Not described. Say here what the data is, and where it comes from."
-    header = ["library_name: transformers", "pipeline_tag: text-generation"]
-    header += [f"license: {weights_license}"] if weights_license else []
     return f"""---
-{chr(10).join(header)}
+library_name: transformers
+pipeline_tag: text-generation
 ---
 
 # {markdown(run_dir.resolve().name)}
@@ -246,8 +234,7 @@ Losses are in nats per token.
 
 ## Licence
 
-- Weights: {weights_license or missing}
-- Data: {markdown(data_license) or missing}
+Not stated. Ask the author before you use the model.
 
 ## Limits
 

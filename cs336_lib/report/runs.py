@@ -23,7 +23,7 @@ from cs336_lib.formatting import digits, duration, short
 from cs336_lib.hugging_face import read_tensors
 from cs336_lib.io import inside, read_json
 from cs336_lib.training import checkpoint, run_folder
-from cs336_lib.training.metrics import LARGEST, METRICS, read_metrics
+from cs336_lib.training.metrics import read_metrics
 
 # Losses are comparable only between runs in which these agree.
 OF_THE_TASK = ("train_data", "val_data", "tokenizer", "eval_tokens", "block_size")
@@ -66,11 +66,6 @@ def read_run(folder: Path) -> Run:
     if not rows:
         raise UserError(f"{metrics}: no step is finished yet")
     for row in rows:
-        for metric in METRICS:  # `read_metrics` has checked those that are needed
-            value = row.get(metric.name)
-            is_number = isinstance(value, (int, float)) and -LARGEST < value < LARGEST  # not NaN
-            if not (is_number or metric.is_needed):
-                row.pop(metric.name, None)
         if not isinstance(row.get("sample"), str):
             row.pop("sample", None)
     return Run(str(folder), config, rows)
@@ -113,7 +108,7 @@ def outcome(run: Run) -> dict[str, str]:
     }
     if scores := [row["hellaswag"] for row in run.rows if "hellaswag" in row]:
         found["HellaSwag, final"] = f"{scores[-1]:.4f}"
-    if speeds := [row["mfu"] for row in run.rows if "mfu" in row]:
+    if speeds := [row["mfu"] for row in run.rows if row.get("mfu") is not None]:
         found["MFU (median)"] = f"{statistics.median(speeds):.1%}"
     return found
 
@@ -259,6 +254,10 @@ class Seen:
         near = max(NEAR[name] * abs(self.mean(name)), SPREADS * spread)
         return abs(self.readings[name] - self.mean(name)) > near
 
+    def is_high(self, name: str) -> bool:
+        """Return whether a reading is off, and above the reference's."""
+        return self.is_off(name) and self.ratio(name) >= 1
+
     def beside(self, name: str) -> str:
         """Format a reading and the reference's range."""
         known = [one[name] for one in self.reference]
@@ -302,10 +301,9 @@ def undivided_sum(seen: Seen) -> str:
 
     The first step's gradient depends on the initial weights and the batch alone.
     """
-    ratio = seen.ratio("first_norm")
-    if not seen.is_off("first_norm") or ratio < 1 or seen.is_off("start"):
+    if not seen.is_high("first_norm") or seen.is_off("start"):
         return ""
-    norm = seen.beside("first_norm")
+    norm, ratio = seen.beside("first_norm"), seen.ratio("first_norm")
     return f"the first gradient has norm {norm}, {ratio:.1f} times as much, at the usual loss"
 
 
@@ -333,7 +331,7 @@ def not_shuffled(seen: Seen) -> str:
 
     The losses of a run with too high a rate wander, too, but its weights are too large.
     """
-    if not seen.is_off("waves") or seen.ratio("waves") < 1 or seen.ratio("size") > 1.2:
+    if not seen.is_high("waves") or seen.ratio("size") > 1.2:
         return ""
     return (
         "the losses of neighbouring steps move together: their variance is "
@@ -346,13 +344,10 @@ def small_batch(seen: Seen) -> str:
 
     The scatter of a mean grows with the square root of what it averages over.
     """
-    ratio = seen.ratio("scatter")
-    if not seen.is_off("scatter") or ratio < 1:
+    if not seen.is_high("scatter"):
         return ""
-    return (
-        f"a step's loss scatters by {seen.beside('scatter')}, as if the batch had about "
-        f"{ratio**-2:.0%} of its sequences"
-    )
+    share = f"{seen.ratio('scatter') ** -2:.0%} of its sequences"
+    return f"a step's loss scatters by {seen.beside('scatter')}, as if the batch had about {share}"
 
 
 def decay_on_norms(seen: Seen) -> str:
@@ -371,7 +366,7 @@ def rate_too_high(seen: Seen) -> str:
 
 def rate_too_low(seen: Seen) -> str:
     """Return evidence that weights stayed small, where gradients are larger."""
-    if not seen.is_off("late") or seen.ratio("late") < 1:
+    if not seen.is_high("late"):
         return ""
     if seen.is_off("size") and seen.ratio("size") < 0.9:
         return f"the matrices' weights have a root mean square of {seen.beside('size')}"
@@ -382,14 +377,12 @@ def rate_too_low(seen: Seen) -> str:
 
 def wrong_shift(seen: Seen) -> str:
     """Return evidence that the task is harder, while the training is as usual."""
-    if not seen.is_off("late") or seen.ratio("late") < 1.1 or seen.ratio("norm") > 1:
+    is_harder = seen.is_off("late") and seen.ratio("late") >= 1.1
+    if not is_harder or seen.ratio("norm") > 1 or seen.ratio("size") > 1.1:
         return ""
-    if seen.ratio("size") > 1.1:
-        return ""
+    look = "although the weights have about the usual size"
     if "size" not in seen.readings:
         look = "and without its last checkpoint, too high a rate looks the same"
-    else:
-        look = "although the weights have about the usual size"
     return f"the training loss ends at {seen.beside('late')}, {look}"
 
 
@@ -412,9 +405,7 @@ CERTAIN = (
 # a run's trouble, and the others are what else was seen.
 CAUSES = (
     *CERTAIN,
-    Cause(
-        "undivided sum", undivided_sum, "that each micro-batch's loss is divided by their number"
-    ),
+    Cause("undivided sum", undivided_sum, "that micro-batches' losses are divided by their number"),
     Cause("repeated data", repeated_data, "that the loader goes on to the next shard"),
     Cause("targets are inputs", sees_targets, "the targets' shift, and the causal mask"),
     Cause("not shuffled", not_shuffled, "the order of the windows"),
@@ -448,9 +439,7 @@ def judge(run: Run) -> Verdict:
 
     The run may be unfinished. One of another text or shape isn't judged.
     """
-    if is_gpt2(run):
-        return Verdict(beside(run))
-    return by_recorded(run)
+    return Verdict(beside(run)) if is_gpt2(run) else by_recorded(run)
 
 
 def by_recorded(run: Run) -> Verdict:

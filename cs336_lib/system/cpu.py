@@ -4,14 +4,14 @@ PyTorch's own operators lose time there. The flash attention doesn't use the CPU
 well, and the cross-entropy converts all logits to fp32 (docs/decisions.md). `accelerate` puts these
 operators into a model.
 
-All private operators of PyTorch that this package calls are here. A later version may lack them, so
-`softmax_backward` and `pack` do without, which gives the same result in more time.
+All private operators of PyTorch that this package calls are here.
 """
 
 from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import BFloat16, Float, Int
 from torch import Tensor
@@ -102,16 +102,6 @@ def attention_weights(
     return scores.softmax(-1)
 
 
-def softmax_backward(
-    grad: Float[Tensor, "*batch n"], weights: Float[Tensor, "*batch n"]
-) -> Float[Tensor, "*batch n"]:
-    """Return the gradient of the scores, given that of the attention weights."""
-    if hasattr(torch, "_softmax_backward_data"):
-        return torch._softmax_backward_data(grad, weights, -1, weights.dtype)
-    products = grad.float() * weights
-    return (products - weights * products.sum(-1, keepdim=True)).to(weights.dtype)
-
-
 class CausalAttention(torch.autograd.Function):
     """Causal attention by batched matmuls of tiles, which skips the tiles above the diagonal."""
 
@@ -144,7 +134,7 @@ class CausalAttention(torch.autograd.Function):
             weights = attention_weights(q[:, rows], k[:, keys])
             dv[:, keys] += torch.bmm(weights.mT, grad[:, rows])
             dweights = torch.bmm(grad[:, rows], v[:, keys].mT)
-            dscores = softmax_backward(dweights, weights)
+            dscores = torch._softmax_backward_data(dweights, weights, -1, weights.dtype)
             dq[:, rows] = torch.bmm(dscores, k[:, keys])
             dk[:, keys] += torch.bmm(dscores.mT, q[:, rows])
         sums[:2] *= q.size(-1) ** -0.5
@@ -229,10 +219,26 @@ def packed_linear(
     weight, bias = weight.detach(), None if bias is None else bias.detach()
     if dtype == torch.float16:
         return fbgemm_linear(weight, bias) if FBGEMM in quantized.supported_engines else None
-    operators = torch.ops.mkldnn
-    if hasattr(operators, "_reorder_linear_weight") and hasattr(operators, "_linear_pointwise"):
-        return onednn_linear(weight, bias, dtype) if mkldnn.is_available() else None
-    return None
+    return onednn_linear(weight, bias, dtype) if mkldnn.is_available() else None
+
+
+def half_linear(
+    weight: Float[Tensor, "n_out n_in"], bias: Float[Tensor, " n_out"] | None, dtype: torch.dtype
+) -> Layer:
+    """Return a linear layer with 16-bit weights and 32-bit activations, for any CPU.
+
+    With a single input row, the layer is memory-bound, so 16-bit weights are twice as fast. With
+    several rows, the weights are first converted to 32 bits, because most CPUs have no native
+    16-bit matmul.
+    """
+    weight, bias = weight.to(dtype), None if bias is None else bias.to(dtype)
+
+    def layer(x: Float[Tensor, "batch seq n_in"]) -> Float[Tensor, "batch seq n_out"]:
+        kind = dtype if x.numel() == x.size(-1) else x.dtype
+        own = None if bias is None else bias.to(kind)
+        return F.linear(x.to(kind), weight.to(kind), own).to(x.dtype)
+
+    return layer
 
 
 def fbgemm_linear(weight: Float[Tensor, "n_out n_in"], bias: Tensor | None) -> Layer:

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 
 from cs336_lib.config import UserError
-from cs336_lib.system.agreement import warn_unless_as_cpu
 from cs336_lib.system.datasheets import DATASHEET, Device
 
 BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
@@ -23,9 +22,8 @@ BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
 def select_device(name: str = "auto", local_rank: int = 0) -> torch.device:
     """Return the device named `auto`, `cpu`, `cuda`, `cuda:1` or `mps`.
 
-    `auto` selects CUDA or the CPU, because our tests haven't been run on MPS. With `mps`, a warning
-    says if a small training step gives another result than on the CPU. `cuda` without a number
-    selects the GPU with index `local_rank`. Raises `UserError` if the name is unknown or the
+    `auto` selects CUDA or the CPU, because our tests haven't been run on MPS. `cuda` without a
+    number selects the GPU with index `local_rank`. Raises `UserError` if the name is unknown or the
     device doesn't exist.
     """
     if name == "auto":
@@ -41,10 +39,8 @@ def select_device(name: str = "auto", local_rank: int = 0) -> torch.device:
             )
         torch.cuda.set_device(index)
         return torch.device("cuda", index)
-    if kind == "mps":
-        if not torch.backends.mps.is_available():
-            raise UserError("device mps is missing: no Apple GPU here; use --device cpu")
-        warn_unless_as_cpu(torch.device(kind))
+    if kind == "mps" and not torch.backends.mps.is_available():
+        raise UserError("device mps is missing: no Apple GPU here; use --device cpu")
     return torch.device(kind)
 
 
@@ -91,12 +87,6 @@ def autocast_dtype(device: torch.device, precision: str = "auto") -> torch.dtype
             "precision bf16: this GPU has no bf16 (compute capability 8.0 needed); use fp32"
         )
     return torch.bfloat16
-
-
-def autocast(device: torch.device, precision: str = "auto") -> torch.autocast:
-    """Return an autocast context with the dtype of `autocast_dtype`, or a disabled one for fp32."""
-    dtype = autocast_dtype(device, precision)
-    return torch.autocast(device.type, dtype=dtype, enabled=dtype is not None)
 
 
 @contextmanager

@@ -73,6 +73,26 @@ class World:
             dist.barrier()
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where a model runs.
+
+    Attributes:
+        device: Device of this process.
+        dtype: Data type of the matmuls under autocast, or `None` for fp32.
+        world: The processes that share the work, by default this one.
+    """
+
+    device: torch.device
+    dtype: torch.dtype | None = None
+    world: World = World()
+
+    @property
+    def autocast(self) -> torch.autocast:
+        """Context that sets the precision of a forward pass."""
+        return torch.autocast(self.device.type, dtype=self.dtype, enabled=self.dtype is not None)
+
+
 def world_from_environment() -> World:
     """Read torchrun's RANK, LOCAL_RANK and WORLD_SIZE from the environment.
 

@@ -26,10 +26,6 @@ MANIFEST = "manifest.json"
 MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
 EVERYTHING = (MODEL, OPTIMIZER, STATE)
 
-# Safetensors holds only tensors, so a Python number is saved as a tensor of one of these types.
-NUMBERS = {bool: torch.bool, int: torch.int64, float: torch.float64}
-NUMBER = "()"  # suffix of the name of such a tensor
-
 
 def model_tensors(model: GPT) -> dict[str, Tensor]:
     """Return the weights by name. The output matrix is omitted, because it is tied to wte."""
@@ -39,21 +35,12 @@ def model_tensors(model: GPT) -> dict[str, Tensor]:
 
 
 def optimizer_tensors(model: GPT, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Return the optimizer state as tensors named PARAMETER/ENTRY.
-
-    A Python number is converted to a scalar tensor named PARAMETER/ENTRY(). Raises `ValueError` if
-    an entry is neither a tensor nor a number.
-    """
-    tensors = {}
-    for name, parameter in model.named_parameters():
-        for entry, value in optimizer.state[parameter].items():
-            if type(value) in NUMBERS:
-                entry, value = entry + NUMBER, torch.tensor(value, dtype=NUMBERS[type(value)])
-            if not torch.is_tensor(value):
-                kind = type(value).__name__
-                raise ValueError(f"{name}/{entry} is a {kind}, not a tensor or number")
-            tensors[f"{name}/{entry}"] = value
-    return tensors
+    """Return the optimizer state as tensors named PARAMETER/ENTRY."""
+    return {
+        f"{name}/{entry}": tensor
+        for name, parameter in model.named_parameters()
+        for entry, tensor in optimizer.state[parameter].items()
+    }
 
 
 def load_optimizer_tensors(
@@ -72,12 +59,8 @@ def load_optimizer_tensors(
         name, _, entry = key.rpartition("/")
         if name not in states or value.shape not in ((), parameters[name].shape):
             raise other
-        if value.dim() > 0:
-            states[name][entry] = sharded_like(value, parameters[name])
-        elif entry.endswith(NUMBER):
-            states[name][entry.removesuffix(NUMBER)] = value.item()
-        else:
-            states[name][entry] = value
+        is_step = value.dim() == 0
+        states[name][entry] = value if is_step else sharded_like(value, parameters[name])
     if not all(states.values()):
         raise other
     names = {parameter: name for name, parameter in parameters.items()}

@@ -17,7 +17,6 @@ from cs336_lib.data.shards import TokenStream
 from cs336_lib.data.tokenizer import (
     Tokenizer,
     load_tokenizer,
-    make_tokenizer,
     require_tokenizer,
     tokenizer_of,
 )
@@ -27,7 +26,7 @@ from cs336_lib.io import inside, read_json, write_atomic
 from cs336_lib.model import GPT
 from cs336_lib.optim import make_optimizer
 from cs336_lib.system import cpu, hardware
-from cs336_lib.system.processes import World, process_group, world_from_environment
+from cs336_lib.system.processes import Place, process_group, world_from_environment
 from cs336_lib.training import checkpoint, distributed, run_folder
 from cs336_lib.training.trackers import require_tracker
 
@@ -37,26 +36,6 @@ Batches = Iterator[tuple[Tensor, Tensor]]
 # of a datasheet's peak (docs/reproduce_gpt2.md). A CPU's peak is measured, and steps of GPT-2 come
 # close to it (docs/benchmarks.md).
 EXPECTED_MFU = {"cpu": (0.3, 0.85), "cuda": (0.25, 0.5)}
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a step runs: the device of this process, its precision and the other processes.
-
-    Attributes:
-        device: Device of this process.
-        dtype: Data type of the matmuls under autocast, or `None` for fp32.
-        world: The processes that share each step.
-    """
-
-    device: torch.device
-    dtype: torch.dtype | None
-    world: World
-
-    @property
-    def autocast(self) -> torch.autocast:
-        """Context that sets the precision of a forward pass."""
-        return torch.autocast(self.device.type, dtype=self.dtype, enabled=self.dtype is not None)
 
 
 @dataclass(frozen=True)
@@ -194,9 +173,8 @@ def open_run(config: TrainConfig) -> Iterator[OpenRun]:
         if config.init_from and resumed is None:
             given = initial_model(config, data.tokenizer)
             shape, config = given.config, run_folder.with_shape(config, asdict(given.config))
-        bf16, batch = dtype is not None, distributed.micro_batch(config, world)
-        distributed.require_room(shape, config, place.device, place.world, bf16)
-        flops = accounting.largest_matmul_flops(shape, batch)
+        distributed.require_room(shape, config, place)
+        flops = accounting.largest_matmul_flops(shape, distributed.micro_batch(config, world))
         stack.enter_context(hardware.threads_for(flops))
         model = given or new_model(shape, config, place)
         job = make_job(model, config, place)
@@ -253,12 +231,9 @@ def initial_model(config: TrainConfig, tokenizer: Tokenizer) -> GPT:
 
 def make_job(model: GPT, config: TrainConfig, place: Place) -> Job:
     """Move a model to its device, compile, replicate or shard it, and make its optimizer."""
-    device, world = place.device, place.world
-    compiled = distributed.compiles(config, device, world)
-    called = distributed.prepare_model(
-        model.train(), config, device, world, place.dtype, compiled=compiled
-    )
-    optimizer, broken = make_optimizer(model, config), torch.tensor(False, device=device)
+    compiled = distributed.compiles(config, place)
+    called = distributed.prepare_model(model.train(), config, place, compiled=compiled)
+    optimizer, broken = make_optimizer(model, config), torch.tensor(False, device=place.device)
     return Job(config, place, model, called, compiled, optimizer, broken)
 
 
@@ -375,12 +350,11 @@ def subject_of_hugging_face(source: str, device: torch.device, val_data: str = "
         UserError: If the model or the data doesn't use the GPT-2 tokenizer.
     """
     model = cpu.accelerate(hugging_face.load(source, device))
-    tokenizer = make_tokenizer("gpt2", "")
+    _, stream, tokenizer = open_data("", "", "gpt2")
     theirs, ours = model.config.vocab_size, tokenizer.vocab_size
     if theirs != ours:
         raise UserError(f"{source} has {theirs:,} token ids; GPT-2's {ours:,} expected")
-    if not val_data:
-        return Subject(model, open_data("", "", "gpt2")[1], tokenizer)
-    stream = TokenStream.open(val_data, "val")
-    require_tokenizer(stream.names, tokenizer)
+    if val_data:
+        stream = TokenStream.open(val_data, "val")
+        require_tokenizer(stream.names, tokenizer)
     return Subject(model, stream, tokenizer)

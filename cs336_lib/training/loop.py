@@ -184,22 +184,18 @@ def evaluate(run: OpenRun, step: int) -> dict[str, float | str]:
     Raises:
         FloatingPointError: If the validation loss isn't finite.
     """
-    job, data, config = run.job, run.data, run.job.config
-    at = job.place
-    place: dict[str, Any] = {"device": at.device, "autocast": at.autocast, "world": at.world}
-    size = distributed.micro_batch(config, at.world)
+    job, data, config, place = run.job, run.data, run.job.config, run.job.place
+    size = distributed.micro_batch(config, place.world)
     # set_stance imports the compiler, which takes a second.
     eager = torch.compiler.set_stance("force_eager") if job.compiled else nullcontext()
     with eager:
-        loss = validation_loss(
-            job.called, data.val, config.eval_tokens, micro_batch_size=size, **place
-        )
+        loss = validation_loss(job.called, data.val, config.eval_tokens, size, place)
         if not math.isfinite(loss):
             hint = run_folder.nan_hint(run.folder)
             raise FloatingPointError(f"step {step}: validation loss {loss}; {hint}")
         found: dict[str, float | str] = {"val_loss": loss}
         if data.examples:
-            score = hellaswag.score(job.model, data.examples, config.block_size, **place)
+            score = hellaswag.score(job.model, data.examples, config.block_size, place)
             found["hellaswag"] = score.acc_per_token
         if config.sample:
             seed = hash_key(config.seed, step) // 2  # as large as a seed may be

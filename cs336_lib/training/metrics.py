@@ -36,22 +36,22 @@ class Metric:
         name: Its key in a row.
         title: What it is, the title of its curve in the report.
         unit: Its unit, the label of the curve's axis.
+        drawn: How matplotlib draws its curve, such as "o-", or "" for no curve of its own.
+        shown: Format in the line for each step, or "" if the line leaves it out.
+        factor: Factor from the number in the file to that on the axis, such as 100 for percent.
         is_needed: Whether a row with anything but a number there is refused. The report leaves out
             what is wrong with the others, which older versions lacked.
         nullable: Whether it may be null, which stands for NaN or for what isn't known.
-        drawn: How matplotlib draws its curve, such as "o-", or "" for no curve of its own.
-        factor: Factor from the number in the file to that on the axis, such as 100 for percent.
-        shown: Format in the line for each step, or "" if the line leaves it out.
     """
 
     name: str
     title: str
     unit: str = ""
+    drawn: str = ""
+    shown: str = ""
+    factor: float = 1.0
     is_needed: bool = False
     nullable: bool = False
-    drawn: str = ""
-    factor: float = 1.0
-    shown: str = ""
 
 
 NATS = "loss [nats per token]"
@@ -61,35 +61,17 @@ NATS = "loss [nats per token]"
 METRICS = (
     Metric("step", "Steps before this one", is_needed=True),
     Metric("tokens", "Tokens up to this step", "tokens", is_needed=True),
-    Metric("train_loss", "Loss", NATS, is_needed=True, nullable=True, shown="loss {:.3f}"),
-    Metric("val_loss", "Validation loss", NATS, is_needed=True, nullable=True, shown="val {:.3f}"),
-    Metric(
-        "hellaswag",
-        "HellaSwag",
-        "accuracy [%]",
-        drawn="o-",
-        factor=100,
-        shown="HellaSwag {:.4f}",
-    ),
-    Metric("lr", "Learning rate", "learning rate", drawn="-", shown="lr {:.1e}"),
-    Metric("grad_norm", "Gradient norm before clipping", "norm", nullable=True, drawn="-"),
+    Metric("train_loss", "Loss", NATS, "", "loss {:.3f}", is_needed=True, nullable=True),
+    Metric("val_loss", "Validation loss", NATS, "", "val {:.3f}", is_needed=True, nullable=True),
+    Metric("hellaswag", "HellaSwag", "accuracy [%]", "o-", "HellaSwag {:.4f}", factor=100),
+    Metric("lr", "Learning rate", "learning rate", "-", "lr {:.1e}"),
+    Metric("grad_norm", "Gradient norm before clipping", "norm", "-", nullable=True),
     Metric("step_ms", "Time of a step", "ms", is_needed=True),
     Metric(
-        "tokens_per_sec",
-        "Throughput",
-        "tokens per second",
-        is_needed=True,
-        drawn="-",
-        shown="{:,.0f} tok/s",
+        "tokens_per_sec", "Throughput", "tokens per second", "-", "{:,.0f} tok/s", is_needed=True
     ),
     Metric(
-        "mfu",
-        "Model FLOPs utilization",
-        "MFU [%]",
-        nullable=True,
-        drawn="-",
-        factor=100,
-        shown="MFU {:.0%}",
+        "mfu", "Model FLOPs utilization", "MFU [%]", "-", "MFU {:.0%}", factor=100, nullable=True
     ),
 )
 LARGEST = 1e18  # so that sums stay finite
@@ -270,7 +252,8 @@ def summary(row: dict[str, Any]) -> str:
 def read_metrics(path: Path, convert: Callable[[Any], Any] | None = None) -> list[dict[str, Any]]:
     """Return the rows of a metrics.jsonl file.
 
-    An incomplete last line is ignored, and a val_loss of null is removed from its row.
+    An incomplete last line is ignored. What isn't a number is removed from its row, unless it is
+    needed.
 
     Args:
         path: The file.
@@ -291,8 +274,11 @@ def read_metrics(path: Path, convert: Callable[[Any], Any] | None = None) -> lis
                 value: Any = row.get(metric.name)
                 is_number = type(value) in (int, float) and -LARGEST < value < LARGEST  # not NaN
                 is_null = value is None and metric.nullable
-                if metric.is_needed and not (is_number or is_null):
+                if is_number or is_null:
+                    continue
+                if metric.is_needed:
                     raise UserError(f"{metric.name} is {value!r:.40}; a number expected")
+                row.pop(metric.name, None)
         except (ValueError, LookupError, TypeError, ArithmeticError, RecursionError) as error:
             message = f"{path}: line {number} isn't a row of metrics ({error}); fix or delete it"
             raise UserError(message) from None

@@ -10,7 +10,6 @@ import statistics
 import tempfile
 import threading
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from cs336_lib.config import PRESETS, TrainConfig, UserError
 from cs336_lib.data.loader import Loader, open_data
 from cs336_lib.evals.loss import Score, score, scored
 from cs336_lib.system import hardware
+from cs336_lib.system.processes import Place
 from cs336_lib.training import run_folder
 from cs336_lib.training.job import open_run
 from cs336_lib.training.loop import train, train_step
@@ -61,30 +61,19 @@ FORWARD = 0.4
 SPARE = 0.03
 
 
-@dataclass(frozen=True)
-class Result:
-    """Result of a race.
-
-    Attributes:
-        score: Loss and bits per byte on the whole validation text.
-        seconds: Time from the start of the race to the score.
-    """
-
-    score: Score
-    seconds: float
-
-
-def race(minutes: float, run_dir: str, device: str = "auto") -> Result:
+def race(minutes: float, run_dir: str, device: str = "auto") -> Score:
     """Train a GPT for some minutes, everything included, and score it on the validation text.
+
+    Returns:
+        The loss and bits per byte on the whole validation text.
 
     Raises:
         UserError: If the minutes aren't a number from 0.1 to 60, or if the folder holds a run.
     """
-    begun = time.perf_counter()
+    end = time.perf_counter() + 60 * minutes * (1 - SPARE)
     if not 0.1 <= minutes <= 60:
         raise UserError(f"minutes is {minutes}; a number from 0.1 to 60 expected")
     config = dataclasses.replace(RECIPE, run_dir=run_dir, device=device)
-    end = begun + 60 * minutes * (1 - SPARE)
     _, text, tokenizer = open_data("", "", config.tokenizer)
     run_folder.check(Path(run_dir), config, tokenizer)  # before seconds go into trials
     config = fitted(config, end, len(text))
@@ -98,13 +87,11 @@ def race(minutes: float, run_dir: str, device: str = "auto") -> Result:
     run = train(config, on_step=stop_in_time)
     loader = Loader(text, config.block_size, tokenizer.vocab_size, seed=0)
     if run.finished:
-        found = scored(run.val_loss, loader, tokenizer, config.eval_tokens)
-    else:
-        place = hardware.select_device(device)
-        autocast = hardware.autocast(place, config.precision)
-        sizes = {"tokens": config.eval_tokens, "micro_batch_size": config.micro_batch_size}
-        found = score(run.model, loader, tokenizer, **sizes, device=place, autocast=autocast)
-    return Result(found, time.perf_counter() - begun)
+        return scored(run.val_loss, loader, tokenizer, config.eval_tokens)
+    chosen = hardware.select_device(device)
+    place = Place(chosen, hardware.autocast_dtype(chosen, config.precision))
+    sizes = config.eval_tokens, config.micro_batch_size
+    return score(run.model, loader, tokenizer, *sizes, place)
 
 
 class Deadline:

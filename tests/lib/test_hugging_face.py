@@ -17,8 +17,6 @@ from cs336_lib.model import GPT
 
 TRICKY = [
     "",
-    " ",
-    "\n",
     " \n\n\n \n \t \r\na\rb\ttab\t\ttabs  ",
     "Hello, world! leading and trailing ",
     "don't we'll I've you're he's she'd I'm DON'T WE'LL ' 's 'sx ''",
@@ -51,8 +49,8 @@ def letters(count: int) -> CharTokenizer:
 
 def same(a: GPT, b: GPT) -> bool:
     """Return whether two models have the same shape and bit-identical weights."""
-    ours, theirs = a.state_dict(), b.state_dict()
-    return a.config == b.config and all(torch.equal(ours[name], theirs[name]) for name in ours)
+    pairs = zip(a.parameters(), b.parameters(), strict=True)
+    return a.config == b.config and all(torch.equal(ours, theirs) for ours, theirs in pairs)
 
 
 def rewrite(folder: Path, edit) -> None:
@@ -119,12 +117,6 @@ def test_we_load_what_transformers_saves(transformers, tmp_path):
             assert torch.allclose(model(idx), theirs(idx).logits, atol=1e-4)
 
 
-def bare(tensors):
-    """On the hub, names have no prefix, and there are masks."""
-    masks = {f"h.0.attn.{name}": torch.ones(1, 1, 16, 16) for name in ("bias", "masked_bias")}
-    return {name.removeprefix("transformer."): value for name, value in tensors.items()} | masks
-
-
 HEAD, WTE = "lm_head.weight", "transformer.wte.weight"
 
 
@@ -132,7 +124,10 @@ def test_other_spellings_of_the_same_weights(folder):
     model = hugging_face.load(folder)
     tensors = load_file(folder / "model.safetensors")
     head_only = {(HEAD if name == WTE else name): value for name, value in tensors.items()}
-    for content in (bare(tensors) | {HEAD: tensors[WTE].clone()}, head_only):
+    # On the hub, names have no prefix, and there are masks.
+    bare = {name.removeprefix("transformer."): value for name, value in tensors.items()}
+    bare |= {f"h.0.attn.{name}": torch.ones(1, 1, 16, 16) for name in ("bias", "masked_bias")}
+    for content in (bare | {HEAD: tensors[WTE].clone()}, head_only):
         rewrite(folder, lambda _, content=content: content)
         assert same(hugging_face.load(folder), model)
 
@@ -157,22 +152,11 @@ def test_what_would_give_other_logits_is_refused(folder):
 def test_the_hub_by_name(folder, tmp_path, monkeypatch):
     hub = pytest.importorskip("huggingface_hub")
     monkeypatch.chdir(tmp_path)
-    asked = []
-
-    def fake(repository: str, file: str) -> str:
-        asked.append((repository, file))
-        return str(folder / file)
-
-    monkeypatch.setattr(hub, "hf_hub_download", fake)
+    asked = {"openai-community/gpt2-large": folder}
+    monkeypatch.setattr(hub, "hf_hub_download", lambda name, file: str(asked[name] / file))
     assert same(hugging_face.load("gpt2-large"), hugging_face.load(folder))
-    wanted = ["config.json", "model.safetensors"]
-    assert asked == [("openai-community/gpt2-large", file) for file in wanted]
-
-    def offline(repository: str, file: str) -> str:
-        raise hub.errors.LocalEntryNotFoundError("many\nlines")
-
-    monkeypatch.setattr(hub, "hf_hub_download", offline)
-    with pytest.raises(ValueError, match=r"downloaded \(LocalEntryNotFoundError\); connect"):
+    monkeypatch.setattr(hub, "hf_hub_download", lambda *asked: 1 / 0)
+    with pytest.raises(ValueError, match=r"downloaded \(ZeroDivisionError\); connect"):
         hugging_face.load("gpt2")
     shutil.copytree(folder, tmp_path / "gpt2")
     assert same(hugging_face.load("gpt2"), hugging_face.load(folder))  # a folder of that name wins

@@ -41,25 +41,6 @@ def test_matrices_decay_and_vectors_do_not(tiny_config):
     assert len(decayed["params"]) + len(kept["params"]) == len(list(model.parameters()))
 
 
-def test_adamw_is_fused_and_equals_torch_unfused(tiny_config):
-    config = TrainConfig()
-    fused_model, plain_model = GPT(tiny_config), GPT(tiny_config)
-    plain_model.load_state_dict(fused_model.state_dict())
-    fused = make_optimizer(fused_model, config)
-    assert fused.defaults["fused"] is True
-    plain = torch.optim.AdamW(
-        parameter_groups(plain_model, 0.1), lr=6e-4, betas=(0.9, 0.95), eps=1e-8, fused=False
-    )
-    # Given gradients, not computed ones: where those are rounding noise, Adam makes it a full step.
-    for _ in range(5):
-        for a, b in zip(fused_model.parameters(), plain_model.parameters(), strict=True):
-            a.grad = b.grad = torch.randn_like(a)
-        fused.step()
-        plain.step()
-    for a, b in zip(fused_model.parameters(), plain_model.parameters(), strict=True):
-        assert torch.allclose(a, b, atol=1e-6)
-
-
 def test_muon_takes_the_blocks_matrices_and_adamw_the_rest(tiny_config):
     model = GPT(tiny_config)
     optimizer = make_optimizer(model, dataclasses.replace(TrainConfig(), optimizer="muon"))

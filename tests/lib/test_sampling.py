@@ -1,13 +1,10 @@
-import functools
-
 import pytest
 import torch
 
-from cs336_lib import hugging_face
+from cs336_lib import sampling as module
 from cs336_lib.data.tokenizer import CharTokenizer, GPT2Tokenizer
 from cs336_lib.model import GPT
 from cs336_lib.sampling import (
-    HalfLinear,
     PackedLinear,
     complete,
     context_start,
@@ -36,15 +33,6 @@ def greedy_by_hand(model: GPT, prompt: torch.Tensor, count: int) -> torch.Tensor
     return prompt
 
 
-def test_cached_equals_uncached(model):
-    for prompt, sampling in zip([1, 7, 16, 20], HOW, strict=True):
-        idx = torch.randint(50, (2, prompt))
-        cached = generate(model, idx, 40, **sampling)  # far past the block size of 16
-        assert torch.equal(cached, generate(model, idx, 40, use_cache=False, **sampling))
-        assert torch.equal(cached[:, :prompt], idx)
-        assert cached.shape == (2, prompt + 40)
-
-
 def test_top_k_and_top_p_by_hand():
     probabilities = torch.tensor([[0.5, 0.25, 0.15, 0.1]])
     logits = probabilities.log()
@@ -66,16 +54,9 @@ def test_top_k_and_top_p_by_hand():
     assert filter_logits(many, top_p=0.999).isinf().any()
 
 
-def test_logits_that_are_not_finite_are_refused(model, monkeypatch):
-    forward = GPT.forward
-
-    def broken(model: GPT, wrong: float, idx: torch.Tensor, **how) -> torch.Tensor:
-        logits = forward(model, idx, **how)
-        logits[-1, -1, 7] = wrong
-        return logits
-
+def test_logits_that_are_not_finite_are_refused(model):
     for wrong in (float("nan"), float("inf")):
-        monkeypatch.setattr(GPT, "forward", functools.partialmethod(broken, wrong))
+        torch.nn.init.constant_(model.transformer.ln_f.bias, wrong)
         for sampling in ({"temperature": 0.0, "stop_token": 49}, {"seed": 5}):
             tokens = stream(model, torch.randint(50, (2, 9)), 5, **sampling)
             with pytest.raises(ValueError, match=r"not finite; use --weights fp32"):
@@ -127,25 +108,7 @@ def test_text_ends_before_end_of_text(model, tokenizer):
     assert complete(model, tokenizer, "0123", 25, seed=1, stop=False) == free
 
 
-def test_greedy_equals_transformers(model, tokenizer, tmp_path):
-    transformers = pytest.importorskip("transformers")
-    hugging_face.export(model, tmp_path / "out", tokenizer)
-    theirs = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "out")
-    greedy = {"max_new_tokens": 9, "do_sample": False}
-    for _ in range(5):
-        prompts = torch.randint(50, (4, 7))
-        seen = torch.ones_like(prompts)
-        ours = generate(model, prompts, 9, temperature=0.0)
-        assert torch.equal(ours, theirs.generate(prompts, attention_mask=seen, **greedy))
-        stop = int(ours[0, 9])
-        ours = generate(model, prompts, 9, temperature=0.0, stop_token=stop)
-        ends = {"eos_token_id": stop, "pad_token_id": stop}
-        assert torch.equal(ours, theirs.generate(prompts, attention_mask=seen, **greedy, **ends))
-
-
 def test_characters_spread_over_tokens_come_out_whole(monkeypatch):
-    from cs336_lib import sampling as module
-
     tokenizer = GPT2Tokenizer()
     text = "naïve 日本 🎭!"
     ids = tokenizer.encode(text).tolist()
@@ -171,10 +134,7 @@ def test_other_weights_change_logits_by_rounding_only(tiny_config, monkeypatch, 
         expected = [model(idx) for idx in (several, single)]
         store_weights(model, dtype)
         kinds = {type(part) for part in model.modules()}
-        assert PackedLinear not in kinds or packs
-        if not packs and dtype != torch.float32:
-            assert HalfLinear in kinds
-            assert torch.nn.Linear not in kinds
+        assert packs or (PackedLinear in kinds) == (dtype != torch.float32)
         for idx, exact in zip((several, single), expected, strict=True):
             found = model(idx)
             assert found.dtype == torch.float32

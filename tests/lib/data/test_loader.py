@@ -132,11 +132,8 @@ def test_shards_of_another_tokenizer_are_refused(prepared):
     wrong = "pass --train-data, --val-data and --tokenizer that belong together"
     for arguments, message in (
         (("da/train_*.bin", "da/val_*.bin", "char"), "a pattern of .bin shards, and --tokenizer"),
-        (("dg/train_*.bin", "", "gpt2"), "need --val-data with a pattern"),
         (("dg/train_*.bin", "d?/val_*.bin", "gpt2"), wrong),
-        (("da/train_*.bin", "dg/val_*.bin", "gpt2"), "da was prepared with tokenizer char with 9"),
         (("da", "db/val_*.bin", "char"), "db was prepared with tokenizer char with 9 ids ' ijkl"),
-        (("dg", "da/val_*.bin", "gpt2"), "da was prepared with tokenizer char"),
         (("da", "", "gpt2"), "was prepared with tokenizer 'char'.*pass --tokenizer char"),
         (("", "da/val_*.bin", "char"), "val_data without train_data"),
     ):

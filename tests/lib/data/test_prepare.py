@@ -5,10 +5,10 @@ import pytest
 
 from cs336_lib.data import documents
 from cs336_lib.data import prepare as module
-from cs336_lib.data.documents import Corpus, Place
+from cs336_lib.data.documents import Corpus, Position
 from cs336_lib.data.loader import open_data
 from cs336_lib.data.prepare import prepare
-from cs336_lib.data.shards import TokenStream, open_raw_shard, open_shard
+from cs336_lib.data.shards import TokenStream, open_shard
 from cs336_lib.data.tokenizer import load_tokenizer
 from tests.faults import Killed, watching
 
@@ -86,32 +86,6 @@ def test_what_is_done_stays_where_a_late_row_is_bad(corpus, tmp_path, small_piec
         assert (tmp_path / ".tmp-out" / "progress.json").exists()
 
 
-@pytest.fixture
-def raw_file(tmp_path):
-    path = tmp_path / "train.bin"
-    (np.arange(1000) * 50).astype("<u2").tofile(path)
-    return path
-
-
-def raw(*paths):
-    return Corpus(paths, raw=True)
-
-
-def test_raw_tokens(raw_file, tmp_path):
-    ids = open_raw_shard(raw_file)
-    assert ids.tolist() == (np.arange(1000) * 50).tolist()
-    counts = prepare(raw(raw_file), tmp_path / "out", shard_tokens=300)
-    assert counts == {"train": 900, "val": 100}
-    both = np.concatenate([tokens(tmp_path / "out", part) for part in ("train", "val")])
-    assert both.tolist() == ids.tolist()
-    assert len(list((tmp_path / "out").glob("train_*.bin"))) == 3
-    assert load_tokenizer(tmp_path / "out" / "tokenizer.json").name == "gpt2"
-    val = tmp_path / "val.bin"
-    np.arange(10).astype("<u2").tofile(val)
-    assert prepare(raw(raw_file, val), tmp_path / "two") == {"train": 1000, "val": 10}
-    assert tokens(tmp_path / "two", "val").tolist() == list(range(10))
-
-
 def interrupted(corpus, tmp_path):
     """Kill a preparation, and return its temporary folder."""
     with pytest.raises(Killed), watching(tmp_path, 60):
@@ -120,7 +94,7 @@ def interrupted(corpus, tmp_path):
 
 
 def test_only_the_same_command_goes_on_and_where_it_was(
-    corpus, raw_file, tmp_path, small_pieces, monkeypatch, capsys
+    corpus, tmp_path, small_pieces, monkeypatch, capsys
 ):
     monkeypatch.setattr(module, "SAVE_SECONDS", 0)
     temporary = interrupted(corpus, tmp_path)
@@ -129,7 +103,6 @@ def test_only_the_same_command_goes_on_and_where_it_was(
     for source, options, names in (
         (corpus, {"val_fraction": 0.2}, "val_fraction"),
         (corpus, {"shard_tokens": 99}, "shard_tokens"),
-        (raw(raw_file), {}, "paths and raw"),
     ):
         with pytest.raises(ValueError, match=f"unfinished run with other {names}; give the same"):
             prepare(source, tmp_path / "out", **options)
@@ -143,6 +116,6 @@ def test_only_the_same_command_goes_on_and_where_it_was(
     places, read = [], module.read
     monkeypatch.setattr(module, "read", lambda *a: places.append(a[1]) or read(*a))
     prepare(corpus, tmp_path / "again" / "out", workers=1)
-    assert places == [Place(*saved["place"])]
+    assert places == [Position(*saved["place"])]
     assert places[0].document > 5
     assert f"resuming after {saved['train'] + saved['val']:,} tokens" in capsys.readouterr().err

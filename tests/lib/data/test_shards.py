@@ -11,7 +11,6 @@ from cs336_lib.data.shards import (
     HEADER_BYTES,
     MAGIC,
     TokenStream,
-    open_raw_shard,
     open_shard,
     write_shard,
 )
@@ -48,17 +47,17 @@ def test_a_shard_is_read_as_it_is_or_refused(tmp_path, header, body, missing):
     is_whole = header == (MAGIC, 1, len(body) // 2) and len(body) % 2 == 0 and missing == 0
     if not is_whole:
         with pytest.raises(ValueError, match="train_0") as error:
-            TokenStream.from_pattern(str(path))
+            TokenStream.open(str(path))
         assert "\n" not in str(error.value)
         return
-    stream = TokenStream.from_pattern(str(path))
+    stream = TokenStream.open(str(path))
     assert stream.read(0, len(stream)).tolist() == np.frombuffer(body, dtype="<u2").tolist()
 
 
 def test_a_shard_that_shrinks_or_goes_is_noticed(tmp_path):
     path = tmp_path / "train_0.bin"
     write_shard(path, np.arange(1000))
-    loader = Loader(TokenStream.from_pattern(str(path)), 9, 1000, seed=0)
+    loader = Loader(TokenStream.open(str(path)), 9, 1000, seed=0)
     before = loader.batch(0, 50)
     os.truncate(path, HEADER_BYTES + 100)
     with pytest.raises(ValueError, match="has become shorter"):
@@ -68,22 +67,6 @@ def test_a_shard_that_shrinks_or_goes_is_noticed(tmp_path):
         loader.batch(0, 50)
     write_shard(path, np.arange(1000))
     assert torch.equal(loader.batch(0, 50)[0], before[0])
-
-
-def test_files_of_other_tools_are_no_raw_shards(tmp_path):
-    path = tmp_path / "train.bin"
-    for content, message in (
-        (b"To be, or not to be, that is the question." * 40, "begins like text"),
-        (bytes(4000), "begins like text"),
-        ((np.arange(3000) % 65).astype("<u2").tobytes(), "ids of single characters"),  # nanoGPT's
-        (b"\xff" * 3001, "3001 bytes; a file of uint16"),
-        (b"", "0 bytes; a file of uint16"),
-        (np.array([MAGIC, 1, 0]).astype("<i4").tobytes(), "an llm.c shard already"),
-    ):
-        path.write_bytes(content)
-        with pytest.raises(ValueError, match=message) as error:
-            open_raw_shard(path)
-        assert str(path) in str(error.value)
 
 
 def test_a_fingerprint_sees_every_token_of_small_data_and_no_cut():

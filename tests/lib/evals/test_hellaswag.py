@@ -1,18 +1,15 @@
 import json
 import math
-from contextlib import nullcontext
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 
-from cs336_lib.config import GPTConfig
 from cs336_lib.data.tokenizer import GPT2Tokenizer
 from cs336_lib.evals.hellaswag import Example, ending_losses, load_examples, score
-from cs336_lib.model import GPT
+from cs336_lib.system.processes import Place
 
-CPU = {"device": torch.device("cpu"), "autocast": nullcontext()}
+CPU = Place(torch.device("cpu"))
 ROW = {
     "ctx": "A man is sitting on a roof. he",
     "endings": [
@@ -47,7 +44,7 @@ CHANCES = [1 / 4, 1 / 4 * 3 / 4, 1 / 4 * 1 / 3 * 1 / 3, 1 / 4 * 1 / 8]
 
 
 def test_losses_and_accuracies_by_hand():
-    sums, means = ending_losses(Bigram(TABLE).eval(), BY_HAND, 16, **CPU)
+    sums, means = ending_losses(Bigram(TABLE).eval(), BY_HAND, 16, CPU)
     expected = [-math.log(p) for p in CHANCES]
     assert sums.tolist() == pytest.approx(expected)
     each = [s / n for s, n in zip(expected, (1, 2, 3, 2), strict=True)]
@@ -55,7 +52,7 @@ def test_losses_and_accuracies_by_hand():
     # The sum finds ending 0 (1/4 is the most), the mean ending 1 (sqrt(3/16) = 0.43 per token).
     model = Bigram(TABLE).train()
     other = Example(BY_HAND.context, BY_HAND.endings, label=0)
-    found = score(model, [BY_HAND, other, other, other], 16, **CPU)
+    found = score(model, [BY_HAND, other, other, other], 16, CPU)
     assert (found.acc, found.acc_per_token, found.examples) == (0.75, 0.25, 4)
     assert model.training
 
@@ -63,30 +60,20 @@ def test_losses_and_accuracies_by_hand():
 def test_what_does_not_fit_is_cut_from_the_left():
     model = Bigram(TABLE).eval()
     example = Example([0, 1, 2] * 5 + [0], [[1], [1, 1], [2, 2, 2], [1, 0]], 0)
-    expected, _ = ending_losses(model, example, 16, **CPU)
+    expected, _ = ending_losses(model, example, 16, CPU)
     for block_size in (3, 4, 10):
-        sums, _ = ending_losses(model, example, block_size, **CPU)
+        sums, _ = ending_losses(model, example, block_size, CPU)
         assert sums.tolist() == pytest.approx(expected.tolist())
         assert model.seen[-1].shape == (4, block_size)
-    sums, means = ending_losses(model, example, 2, **CPU)  # of 2 2 2 the last two count
+    sums, means = ending_losses(model, example, 2, CPU)  # of 2 2 2 the last two count
     assert sums[2].item() == pytest.approx(2 * math.log(3))
     assert means[2].item() == pytest.approx(math.log(3))
 
 
-def test_a_real_model(tmp_path):
+def test_endings_begin_with_a_space(tmp_path):
     path = tmp_path / "val.jsonl"
     path.write_text(json.dumps(ROW) + "\n")
     tokenizer = GPT2Tokenizer()
     (example,) = load_examples(str(path), tokenizer)
     assert tokenizer.decode(example.context) == ROW["ctx"]
     assert [tokenizer.decode(ids) for ids in example.endings] == [" " + e for e in ROW["endings"]]
-    model = GPT(GPTConfig(block_size=32, n_layer=2, n_head=2, n_embd=32)).eval()
-    nn.init.normal_(model.transformer.wpe.weight)
-    sums, means = ending_losses(model, example, 32, **CPU)
-    for i, ending in enumerate(example.endings):  # one by one, without padding
-        ids = torch.tensor([example.context + ending])
-        with torch.no_grad():
-            logits = model(ids[:, :-1])[0, -len(ending) :]
-        loss = F.cross_entropy(logits, torch.tensor(ending))
-        assert means[i].item() == pytest.approx(loss.item(), abs=1e-5)
-        assert sums[i].item() == pytest.approx(loss.item() * len(ending), abs=1e-4)

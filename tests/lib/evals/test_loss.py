@@ -1,7 +1,6 @@
 import dataclasses
 import json
 import math
-from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -13,27 +12,16 @@ from cs336_lib.data.shards import TokenStream
 from cs336_lib.data.tokenizer import GPT2Tokenizer
 from cs336_lib.evals.loss import Score, score, validation_loss
 from cs336_lib.model import GPT
+from cs336_lib.system.processes import Place
 from cs336_lib.training.loop import train
 
-CPU = torch.device("cpu")
+CPU = Place(torch.device("cpu"))
 
 
 @pytest.fixture
 def loader(tiny_config):
     ids = np.random.default_rng(0).integers(0, 50, 500).astype(np.uint16)
     return Loader(TokenStream([ids], ["val"]), 16, 50, seed=0)
-
-
-def loss(model, loader, tokens=480, micro=4, world=None):
-    return validation_loss(
-        model,
-        loader,
-        tokens,
-        micro_batch_size=micro,
-        device=CPU,
-        autocast=nullcontext(),
-        world=world,
-    )
 
 
 def test_it_is_the_mean_over_the_same_windows(tiny_config, loader):
@@ -43,7 +31,7 @@ def test_it_is_the_mean_over_the_same_windows(tiny_config, loader):
         expected = model.eval()(x, y).item()
     model.train()
     for micro in (1, 4, 7, 100):
-        assert loss(model, loader, micro=micro) == pytest.approx(expected, abs=1e-5)
+        assert validation_loss(model, loader, 480, micro, CPU) == pytest.approx(expected, abs=1e-5)
     assert model.training
 
 
@@ -56,8 +44,7 @@ def test_the_token_between_documents_is_no_text(tiny_config):
 
     def scored(ids: np.ndarray) -> Score:
         loader = Loader(TokenStream([ids], ["val"]), 16, made.vocab_size, seed=0)
-        how = {"micro_batch_size": 4, "device": CPU, "autocast": nullcontext()}
-        return score(GPT(tiny), loader, made, 80, **how)
+        return score(GPT(tiny), loader, made, 80, 4, CPU)
 
     result = scored(ids)
     assert (result.tokens, result.bytes) == (80, 20 * len("yesno"))

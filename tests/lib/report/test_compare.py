@@ -44,10 +44,7 @@ def test_the_table_shows_differences_and_outcomes(runs, capsys):
     out = run(capsys, *runs)
     cells = {line[:23].strip(): line[23:].split("  ") for line in out.splitlines()}
     rows = {name: [cell.strip() for cell in row if cell.strip()] for name, row in cells.items()}
-    assert list(rows) == [
-        *("", "learning_rate", "min_learning_rate", "steps", "tokens", "training loss (last 5%)"),
-        *("validation loss, final", "validation loss, best", "tokens/s (median)", "time in steps"),
-    ]
+    assert "batch_tokens" not in rows
     assert rows["learning_rate"] == [str(BASE.learning_rate), "0.5"]
     assert rows["steps"] == ["4 of 4", "2 of 4"]
     assert rows["tokens"] == ["256", "128"]
@@ -80,23 +77,15 @@ def test_losses_of_different_tasks_get_a_warning_and_a_run_is_like_itself(runs, 
     assert "Losses of different tokenizer are not comparable." in run(capsys, runs[0], other)
 
 
-def damage(path: Path, name: str, text: str) -> None:
-    (path / name).write_text(text)
-
-
 def test_damaged_runs_are_one_line(runs, capsys):
-    for text, message in [
-        ("", "no step is finished"),
-        ("{\n", "line 1 isn't a row"),
-        ("[]\n", "line 1 isn't a row"),
-        ('{"step": 1}\n', "line 1 isn't a row of metrics (tokens is None"),
-        ('{"step": NaN}\n', "line 1 isn't a row of metrics (step is nan"),
-        ('{"step": 1%s}\n' % (400 * "0"), "line 1 isn't a row of metrics (step is 1000"),
+    for name, text, message in [
+        ("metrics.jsonl", "", "no step is finished"),
+        ("metrics.jsonl", "{\n", "line 1 isn't a row"),
+        ("metrics.jsonl", '{"step": 1}\n', "line 1 isn't a row of metrics (tokens is None"),
+        ("metrics.jsonl", '{"step": NaN}\n', "line 1 isn't a row of metrics (step is nan"),
+        ("config.json", '{"colour": "red"}', "'colour'"),
     ]:
-        damage(runs[1], "metrics.jsonl", text)
-        assert message in fails(capsys, *runs)
-    for text, message in [("{", "not JSON"), ('{"colour": "red"}', "'colour'")]:
-        damage(runs[1], "config.json", text)
+        (runs[1] / name).write_text(text)
         assert message in fails(capsys, *runs)
 
 

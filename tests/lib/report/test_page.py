@@ -1,9 +1,9 @@
 """The page of a run makes no request, runs no foreign code, and every text on it is escaped."""
 
 import dataclasses
+import html
 import json
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -13,31 +13,6 @@ from cs336_lib.report import page
 from cs336_lib.training.loop import train
 
 HOSTILE = "</pre><script>alert(1)</script>\"'&"
-
-
-class Page(HTMLParser):
-    """The elements, attributes and text of a page."""
-
-    def __init__(self, text: str):
-        super().__init__()
-        self.tags, self.attributes, self.text, self.open = [], [], "", []
-        self.feed(text)
-        assert self.open == []
-
-    def handle_starttag(self, tag, attributes):
-        self.tags.append(tag)
-        self.attributes += attributes
-        if tag != "meta":
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attributes):
-        self.attributes += attributes
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.text += data
 
 
 @pytest.fixture
@@ -65,25 +40,21 @@ def test_a_page_of_an_unfinished_run(run_dir, capsys):
     cli.main(["report", str(run_dir), "--price", "1e6"])
     assert "report.html" in capsys.readouterr().out
     text = (run_dir / "report.html").read_text()
-    page = Page(text)
-    assert not {"script", "img", "link", "iframe", "a"} & set(page.tags)
-    links = [v for k, v in page.attributes if k.endswith(("href", "src"))]
-    assert all(link.startswith("#") for link in links)
-    assert HOSTILE in page.text
-    assert "9 of 12" in page.text
-    assert "Unfinished" in page.text
-    assert "Beside the reference: no reference: no recorded run has this " in page.text
-    assert "1 of 9 steps skipped for NaN or infinity: 2" in page.text
+    assert not re.search("<(script|img|link|iframe|a)[ >]", text)
+    assert all(link.startswith("#") for link in re.findall(r'(?:href|src)="([^"]*)', text))
+    assert html.escape(HOSTILE) in text
+    for said in (
+        "9 of 12",
+        "Unfinished",
+        "Beside the reference: no reference: no recorded run has this ",
+        "1 of 9 steps skipped for NaN or infinity: 2",
+    ):
+        assert said in text
     hours = 8 * sum(row["step_ms"] for row in rows) / 3.6e6
-    (dollars,) = re.findall(r"\$([\d,.]+) at \$1e\+06 per CPU", page.text)
+    (dollars,) = re.findall(r"\$([\d,.]+) at \$1e\+06 per CPU", text)
     assert float(dollars.replace(",", "")) == pytest.approx(hours * 1e6, abs=0.01)
-    labels = [v for k, v in page.attributes if k == "aria-label"]
-    assert [one.split(".")[0] for one in labels] == [
-        "Loss",
-        "Learning rate",
-        "Gradient norm before clipping",
-        "Throughput",
-    ]
+    labels = re.findall(r'aria-label="([^.]*)', text)
+    assert labels == ["Loss", "Learning rate", "Gradient norm before clipping", "Throughput"]
     with pytest.raises(SystemExit):
         cli.main(["report", str(run_dir)])
     assert "--overwrite" in capsys.readouterr().err

@@ -40,23 +40,6 @@ def test_a_gpu_gets_its_own_figures_or_none(monkeypatch):
             assert hardware.peak_flops(torch.device("cuda"), None) == (None, "unknown peak")
 
 
-@pytest.fixture
-def machine(tmp_path, monkeypatch):
-    """Call it with a text for /proc/self/cgroup and the files of /sys/fs/cgroup; 8 GB are there."""
-
-    def build(own: str, files: dict[str, str]) -> None:
-        (tmp_path / "own").write_text(own)
-        for name, text in files.items():
-            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / name).write_text(text + "\n")
-        monkeypatch.setattr(hardware, "OWN_CGROUPS", tmp_path / "own")
-        monkeypatch.setattr(hardware, "CGROUPS", tmp_path)
-        pages = {"SC_PHYS_PAGES": 2_000_000, "SC_PAGE_SIZE": 4000}
-        monkeypatch.setattr(hardware.os, "sysconf", pages.__getitem__)
-
-    return build
-
-
 def test_threads_sleep_only_if_openmp_was_told_in_time():
     names = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "CUBLAS_WORKSPACE_CONFIG")
     for policy, first, found in (
@@ -80,15 +63,17 @@ def test_threads_sleep_only_if_openmp_was_told_in_time():
         assert done.stdout.strip() == found
 
 
-def test_memory_is_what_the_control_groups_leave(machine):
-    for own, files, there in (
-        ("0::/\n", {"memory.max": "3000000000"}, 3e9),  # as a container sees it
-        ("0::/job/step\n", {"job/step/memory.max": "max", "job/memory.max": "2000000000"}, 2e9),
-        ("3:cpu:/a\n0::/b\n", {"memory.max": "max", "b/memory.max": "4000000000"}, 4e9),
-        ("", {"memory.max": "1"}, 8e9),
-    ):
-        machine(own, files)
-        assert hardware.memory(CPU) == there, own
-    hardware.require_memory(7.9e9, CPU, "a model")
-    with pytest.raises(ValueError, match=r"a model needs 8\.1 GB at least, and cpu has 8\.0 GB"):
-        hardware.require_memory(8.1e9, CPU, "a model")
+def test_memory_is_what_the_control_groups_leave(tmp_path, monkeypatch):
+    own, limits = tmp_path / "own", tmp_path / "groups"
+    monkeypatch.setattr(hardware, "OWN_CGROUPS", own)
+    monkeypatch.setattr(hardware, "CGROUPS", limits)
+    (limits / "job" / "step").mkdir(parents=True)
+    (limits / "job" / "step" / "memory.max").write_text("max\n")
+    (limits / "job" / "memory.max").write_text("2000000000\n")
+    for text, found in (("3:cpu:/a\n0::/job/step\n", [2e9]), ("0::/\n", []), ("", [])):
+        own.write_text(text)
+        assert hardware.cgroup_limits() == found
+    own.write_text("0::/job\n")
+    hardware.require_memory(1.9e9, CPU, "a model")
+    with pytest.raises(ValueError, match=r"a model needs 2\.1 GB at least, and cpu has 2\.0 GB"):
+        hardware.require_memory(2.1e9, CPU, "a model")

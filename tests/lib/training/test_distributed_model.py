@@ -3,7 +3,7 @@ import torch
 from cs336_lib.config import TrainConfig
 from cs336_lib.model import GPT
 from cs336_lib.system import cpu, hardware
-from cs336_lib.system.processes import World
+from cs336_lib.system.processes import Place
 from cs336_lib.training import distributed
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
@@ -16,13 +16,13 @@ def test_a_gpu_compiles_by_default(monkeypatch):
         *(("on", CPU, True), ("off", GPU, False)),
     ]:
         config = TrainConfig(compile=switch)
-        assert distributed.compiles(config, device, World()) is expected, (switch, device)
+        assert distributed.compiles(config, Place(device)) is expected, (switch, device)
 
 
 def test_a_model_on_a_cpu_gets_its_operators(tiny_config):
     config = TrainConfig(n_layer=2)
     model = GPT(tiny_config)
-    called = distributed.prepare_model(model, config, CPU, World(), None, compiled=False)
+    called = distributed.prepare_model(model, config, Place(CPU), compiled=False)
     assert called is model
     assert isinstance(model, cpu.FastGPT)
     assert all(isinstance(block.attn, cpu.FastAttention) for block in model.transformer.h)

@@ -1,7 +1,6 @@
 """A run goes on with its own data and tokenizer or not at all, alone in its folder."""
 
 import dataclasses
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -15,18 +14,10 @@ from cs336_lib.data.tokenizer import CharTokenizer, GPT2Tokenizer, load_tokenize
 from cs336_lib.io import locked
 from cs336_lib.training import checkpoint, job
 from cs336_lib.training.loop import train
+from cs336_lib.training.run_folder import conflicts
 
 LETTERS = "To be, or not to be, that is the question:\n"
 OTHER_LETTERS = LETTERS.translate(str.maketrans("Tobenrthaisqu", "XYZVWUKLMNPRS"))  # as many
-
-
-def prepare_again(config: TrainConfig, text: str) -> None:
-    """Put other data in the place of a run's."""
-    folder = Path(config.train_data)
-    shutil.rmtree(folder, ignore_errors=True)
-    file = folder.with_suffix(".txt")
-    file.write_text(text)
-    prepare(file, folder, "char")
 
 
 def contents(run_dir: str) -> dict[str, bytes]:
@@ -49,7 +40,11 @@ def resumed(config: TrainConfig) -> TrainConfig:
     return dataclasses.replace(config, resume=True)
 
 
-# --- other data than the run was trained on
+def test_conflicts_name_what_changes_the_result_and_nothing_else():
+    saved = dataclasses.asdict(TrainConfig())
+    elsewhere = TrainConfig(run_dir="elsewhere", device="cpu", micro_batch_size=3)
+    assert conflicts(elsewhere, saved) == []
+    assert conflicts(TrainConfig(seed=7), saved) == ["seed was 1337, now 7"]
 
 
 def test_other_data_or_another_tokenizer_is_refused(tiny_run):
@@ -74,30 +69,22 @@ def test_other_data_or_another_tokenizer_is_refused(tiny_run):
     train(resumed(tiny_run))
 
 
-# --- weights to begin with
-
-
-@pytest.mark.parametrize("given", ["run", "exported"])
-def test_weights_for_another_alphabet_of_the_same_size_are_refused(tiny_run, tmp_path, given):
-    from cs336_lib import hugging_face
-
-    first = train(tiny_run)
-    hugging_face.export(first.model, tmp_path / "exported", first.tokenizer)
+def test_weights_for_another_alphabet_of_the_same_size_are_refused(tiny_run, tmp_path):
+    train(tiny_run)
     other = dataclasses.replace(
         tiny_run,
         train_data=str(tmp_path / "other"),
-        init_from=str(tmp_path / given),
+        init_from=tiny_run.run_dir,
         run_dir=str(tmp_path / "tuned"),
     )
-    prepare_again(other, OTHER_LETTERS * 100)
+    (tmp_path / "other.txt").write_text(OTHER_LETTERS * 100)
+    prepare(tmp_path / "other.txt", tmp_path / "other", "char")
     sizes = {
-        load_tokenizer(Path(c.train_data) / "tokenizer.json").vocab_size for c in (tiny_run, other)
+        len(load_tokenizer(Path(c.train_data) / "tokenizer.json").alphabet)
+        for c in (tiny_run, other)
     }
     assert len(sizes) == 1
-    refused(other, rf"{given} \(.*was trained with another tokenizer than .*other .*has; pass")
-
-
-# --- before anything is written
+    refused(other, r"run \(.*was trained with another tokenizer than .*other .*has; pass")
 
 
 def test_an_id_outside_the_vocabulary_is_found_before_the_folder_is_made(tiny_run):
@@ -109,9 +96,6 @@ def test_an_id_outside_the_vocabulary_is_found_before_the_folder_is_made(tiny_ru
         refused(late, rf"{part}_000000\.bin, token \d+: id 60000")
         write_shard(shard, ids)
     assert train(late).finished  # the same command
-
-
-# --- one run at a time
 
 
 def test_a_run_holds_its_folder_from_first_to_last_and_no_longer(tiny_run):
@@ -148,6 +132,3 @@ def test_a_run_begun_in_the_folder_while_this_one_got_ready_is_left_alone(tiny_r
     with pytest.raises(ValueError, match="another run has just started"):
         train(resumed(tiny_run))
     assert contents(tiny_run.run_dir) == others[1]
-
-
-# --- a finished run whose metrics are lost
