@@ -138,9 +138,9 @@ class Grade:
 
     def run(self) -> None:
         """Run `cs336 grade`."""
-        from cs336_course.grading import grade, runner
+        from cs336_course.grading import answers, grade
 
-        limits = runner.Limits(self.seconds, self.memory_gb)
+        limits = answers.Limits(self.seconds, self.memory_gb)
         for line in grade.grade(self.folder, self.out, limits, self.container):
             print(line, flush=True)
 

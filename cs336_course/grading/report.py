@@ -13,7 +13,7 @@ from cs336_course.learner import study
 from cs336_lib.config import UserError
 from cs336_lib.io import writing
 
-MISSING, ERROR = "missing", "error"
+MISSING = "missing"
 NAMES = 5  # of files that are left out
 
 

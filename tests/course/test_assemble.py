@@ -10,12 +10,11 @@ import pytest
 import torch
 
 from cs336_course.course import page_of
-from cs336_course.one_file import answers, assemble
-from cs336_course.one_file.processes import Process
+from cs336_course.one_file import assemble, processes
+from cs336_course.one_file.recipes import Recipe
 from cs336_lib.config import UserError
 
 COURSE = Path(__file__).parents[2] / "notebooks"
-CHECKING = answers.checking
 IMPORTS = "import toy_checks as checks"
 CHECK = "\n\n\nbytes_of = checks.bytes_of(bytes_of)"
 STUB = "def bytes_of(n, bits):\n    raise NotImplementedError" + CHECK
@@ -49,15 +48,15 @@ def notebooks(folder: Path, answer: str = STUB, later: str = STUB, given: str = 
 
 
 @pytest.fixture(scope="module")
-def kept() -> Iterator[Process]:
+def kept() -> Iterator[processes.Process]:
     """A process that outlives its blocks, because starting it takes seconds."""
-    with CHECKING() as process:
+    with processes.Process() as process:
         yield process
 
 
 @pytest.fixture(autouse=True)
 def process(kept, monkeypatch) -> None:
-    monkeypatch.setattr(answers, "checking", lambda: nullcontext(kept))
+    monkeypatch.setattr(assemble, "Process", lambda: nullcontext(kept))
 
 
 @pytest.fixture
@@ -65,6 +64,9 @@ def toy(tmp_path, monkeypatch) -> Path:
     """The learner's folder, in a course whose notebooks are toys."""
     monkeypatch.setattr(assemble.study, "SHIPPED", notebooks(tmp_path / "course"))
     monkeypatch.setattr(assemble.Notebook, "checks", "toy_checks")
+    outline = {"Model": "embed", "Toys": "one bytes_of mine", "Loop": "train"}
+    recipe = Recipe("train_gpt2.py", "07 08 09 10 11", outline)
+    monkeypatch.setitem(assemble.RECIPES, "gpt2", recipe)
     return tmp_path / "mine"
 
 
@@ -308,7 +310,7 @@ def line_in_forward(line: str) -> Edit:
 )
 def test_an_answer_disturbs_no_other(tmp_path, monkeypatch, line, reason):
     if "while" in line:
-        monkeypatch.setattr(answers, "SECONDS", 10)
+        monkeypatch.setattr(assemble, "SECONDS", 10)
     solve(tmp_path, (NAME, "init_weights"), {NAME: line_in_forward(line)})
     found = {one.name: one for one in assemble.parts(tmp_path, "07")}
     assert found["init_weights"].missing == ""
@@ -318,18 +320,11 @@ def test_an_answer_disturbs_no_other(tmp_path, monkeypatch, line, reason):
 
 
 def test_without_forks_each_part_has_its_own_process(monkeypatch):
-    monkeypatch.setattr(answers, "RUN", answers.RUN.replace("main()", "main(can_fork=False)"))
+    monkeypatch.setattr(processes, "RUN", processes.RUN.replace("()", "(can_fork=False)"))
     job = {"before": "", "checks": "", "check": "", "arguments": []}
-    with CHECKING() as process:
-        assert "ZeroDivisionError" in answers.reason(process, code="x = 2 / 0", **job)
+    sets = "import torch; torch.set_default_dtype(torch.float64)"
+    reads = "import torch; assert torch.ones(1).dtype == torch.float32"
+    with processes.Process() as process:
+        assert "ZeroDivisionError" in assemble.reason(process, code="x = 2 / 0", **job)
         assert process.running is None
-        leaves = "import torch; torch.set_default_dtype(torch.float64)"
-        assert answers.reason(process, code=leaves, **job) == ""
-        assert (
-            answers.reason(
-                process,
-                code=f"{leaves.split(';')[0]}; assert torch.ones(1).dtype == torch.float32",
-                **job,
-            )
-            == ""
-        )
+        assert [assemble.reason(process, code=code, **job) for code in (sets, reads)] == ["", ""]

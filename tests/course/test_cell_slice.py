@@ -64,7 +64,7 @@ def test_an_answer_that_is_not_there_is_named(cells):
     ("cells", "setup"),
     [
         (["x = 1\ny = 2\nprint(x)", "f = x"], "x = 1"),
-        (["a = 1\nb = a\na = 2", "f = b"], "a = 1; b = a"),
+        (["a = 1\nb = a\na = 2", "f = b"], "a = 1; b = a; a = 2"),
         (
             ["a = 1\ndef g():\n    return a\na = 2", "def f():\n    return g()"],
             "a = 1; def g():\n    return a; a = 2",

@@ -18,7 +18,7 @@ import psutil
 import pytest
 from forked import wait
 
-from cs336_course.grading import grade, runner
+from cs336_course.grading import answers, grade
 from cs336_course.one_file import assemble
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
@@ -147,7 +147,7 @@ def graded(tmp_path_factory) -> dict[str, Any]:
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("SECRET", "token")
-        limits = runner.Limits(SECONDS, 2)
+        limits = answers.Limits(SECONDS, 2)
         printed = list(grade.grade(folder / "class", folder / "grades.csv", limits))
     after = {path: path.read_bytes() for path in (folder / "class").rglob("*") if path.is_file()}
     with open(folder / "grades.csv") as file:
@@ -228,9 +228,9 @@ def test_bad_input_is_one_line(tmp_path, monkeypatch):
 GRADE = """
 import signal
 from pathlib import Path
-from cs336_course.grading import grade, runner
+from cs336_course.grading import answers, grade
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job's is ignored
-for line in grade.grade(Path("class"), Path("grades.csv"), runner.Limits(1000, 2)):
+for line in grade.grade(Path("class"), Path("grades.csv"), answers.Limits(1000, 2)):
     print(line, flush=True)
 """
 
@@ -266,7 +266,7 @@ source = words[words.index("--volume") + 1].split(":")[0]
 shutil.copytree(source, {folder!r}, dirs_exist_ok=True)
 settings = {{"HOME": {home!r} + str(os.getpid()), "PYTHONPATH": {root!r}, "PATH": {path!r}}}
 os.mkdir(settings["HOME"])
-inside = "from cs336_course.grading import runner; runner.INSIDE = " + repr({folder!r}) + "; "
+inside = "from cs336_course.grading import container; container.INSIDE = " + repr({folder!r}) + "; "
 at = words.index("course") + 1
 sys.exit(subprocess.call([sys.executable, *words[at:-1], inside + words[-1]], env=settings))
 """
@@ -299,7 +299,7 @@ def test_all_solutions_pass(tmp_path):
         for name, code in solutions(path.relative_to(tmp_path / "class" / "solved").stem).items():
             named(notebook, name)["source"] = code
         path.write_text(json.dumps(notebook))
-    list(grade.grade(tmp_path / "class", tmp_path / "grades.csv", runner.Limits()))
+    list(grade.grade(tmp_path / "class", tmp_path / "grades.csv", answers.Limits()))
     with open(tmp_path / "grades.csv") as file:
         solved, untouched = csv.DictReader(file)
     names = list(solved)[2:]
