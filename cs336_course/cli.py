@@ -35,7 +35,7 @@ class Lab:
         if not 0 < self.port < 65536:
             raise UserError(f"port is {self.port}; 1 to 65535 expected")
         if self.reset:
-            study.reset_and_report(self.reset, study.find_course(), mine)
+            study.reset(self.reset, study.find_course(), mine)
         else:
             sys.exit(lab.start(self.port, self.browser, mine, self.allow_root))
 

@@ -23,7 +23,7 @@ from cs336_course.one_file import assemble
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 DTYPES, EINOPS, MODEL = STEMS = ("01_dtypes", "03_einops", "07_gpt2_model")
-SECONDS = 3
+SECONDS = 15
 
 
 def course(stem: str) -> dict[str, Any]:
