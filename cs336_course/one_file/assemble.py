@@ -275,24 +275,19 @@ def text(found: list[Part], recipe: str = "gpt2") -> str:
     If the learner wrote at least one part, comments mark the reference solutions.
     """
     marked = any(part.is_mine for part in found)
-    left = {part.name: part for part in found}
-    pieces, file = [], RECIPES[recipe]
+    parts, pieces, file = {part.name: part for part in found}, [], RECIPES[recipe]
     for section, names in file.outline.items():
-        here = [left.pop(name) for name in names.split() if name in left]
+        here = [parts[name] for name in names.split() if name in parts]
         if here:
             pieces.append(f"# {f' {section} ':=^94}")
-        pieces += [marked_code(part) if marked else part.code for part in here]
-    pieces += [marked_code(part) if marked else part.code for part in left.values()]
-    if any(part.name == "main" for part in found):
+        for part in here:
+            is_ours = marked and part.from_solutions
+            mark = f"# From the solutions of notebook {part.notebook}.\n" if is_ours else ""
+            pieces.append(mark + part.code)
+    if "main" in parts:
         pieces.append(FOOTER)
     body = "\n\n\n".join(pieces)
     return f"{header(body, file.header)}\n\n\n{body.rstrip()}\n"
-
-
-def marked_code(part: Part) -> str:
-    """Return a part's code, after a comment if it isn't the learner's."""
-    mark = f"# From the solutions of notebook {part.notebook}.\n" if part.from_solutions else ""
-    return mark + part.code
 
 
 def header(body: str, whole: str) -> str:
