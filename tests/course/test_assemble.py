@@ -102,9 +102,8 @@ def test_a_later_part_replaces_an_earlier_one_unless_only_that_is_the_learners(t
     assert both(MINE + CHECK, STUB).is_mine
     assert "n * bits * 1" in both(MINE + CHECK, other).code
     assert both(MINE + CHECK, wrong).is_mine
-    assert "yours of notebook 07 instead of a later one: bytes_of (that is" in assemble.progress(
-        folder=toy
-    )
+    said = assemble.progress(folder=toy)
+    assert "yours of notebook 07 instead of a later one: bytes_of (that is" in said
 
 
 def test_solutions_are_marked_among_the_learners_parts(toy):
@@ -225,19 +224,12 @@ def part(folder: Path, name: str = NAME) -> assemble.Part:
 
 
 EDITS: dict[str, Edit] = {
-    "the stub's last line in a comment": lambda code, check: (
-        f"{code}\n        # raise NotImplementedError\n\n\n{check}"
+    "tried": lambda code, check: (
+        f"!ls\n{code}\n        # raise NotImplementedError\nx = torch.ones(4)\nprint(x)\n"
+        f"torch.set_default_dtype(torch.float64)\n{check}\n{check}\n"
+        "files = !ls\nimport sys; sys.exit(0)"
     ),
-    "the stub's last line above the answer": lambda code, check: code.replace(
-        "        super().__init__()",
-        "        # raise NotImplementedError\n        super().__init__()",
-    ),
-    "shell": lambda code, check: f"!ls\n{code}\n{check}\nfiles = !ls",
-    "checked twice": lambda code, check: f"{code}\n\n\n{check}\n{check}",
     "not checked": lambda code, check: code,
-    "tried before": lambda code, check: f"{code}\nx = torch.ones(4)\nprint(x)\n{check}",
-    "exit": lambda code, check: f"{code}\nimport sys; sys.exit(0)\n{check}",
-    "dtype": lambda code, check: f"torch.set_default_dtype(torch.float64)\n{code}\n{check}",
     "another name": lambda code, check: (
         code.replace("class CausalSelfAttention", "class Mine")
         + "\n\n\n"
@@ -254,11 +246,8 @@ def test_a_right_answer_is_kept(tmp_path, edit):
     assert not any(word in found.code for word in ("checks", "print", "ls", "%%", "exit", "set_"))
     before = torch.get_default_dtype(), torch.is_grad_enabled()
     made = assemble.module("07", tmp_path)
-    assert made.CausalSelfAttention(made.Config(n_embd=4, n_head=2))(torch.ones(1, 1, 4)).shape == (
-        1,
-        1,
-        4,
-    )
+    attention = made.CausalSelfAttention(made.Config(n_embd=4, n_head=2))
+    assert attention(torch.ones(1, 1, 4)).shape == (1, 1, 4)
     assert before == (torch.get_default_dtype(), torch.is_grad_enabled())
 
 
@@ -300,8 +289,7 @@ def line_in_forward(line: str) -> Edit:
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("torch.set_grad_enabled(False)", None),
-        ("torch.set_default_dtype(torch.float64)", None),
+        ("torch.set_grad_enabled(False); torch.set_default_dtype(torch.float64)", None),
         ("F.gelu = torch.relu", None),
         ("import sys; sys.exit(0)", "your code raised SystemExit: 0"),
         ("import os; os._exit(0)", "your code ended Python"),

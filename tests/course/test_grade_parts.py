@@ -21,20 +21,11 @@ DEEP = "[" * 100_000
 TENSOR = {"tensor": "float32", "shape": [2, 2], "device": "cpu", "data": "AAAA"}
 
 
-@pytest.mark.parametrize(
-    "found",
-    [
-        *(None, 7, "x", ["passed", ""], ["observed", 5], [["x"], 5], ["first", ""]),
-        *(["observed", text] for text in ("x", DEEP, "5", "[5]")),
-        *(
-            ["observed", json.dumps([TENSOR | {"tensor": t}])]
-            for t in ("float32", "quint8", "list")
-        ),
-    ],
-    ids=lambda found: str(found)[:20],
-)
-def test_a_forged_result_is_an_error(found):
-    assert worker.judged(query_gradient, found)[0] == "error"
+def test_a_forged_result_is_an_error():
+    tensors = [json.dumps([TENSOR | {"tensor": t}]) for t in ("float32", "quint8", "list")]
+    texts = [["observed", text] for text in ("x", DEEP, "5", "[5]", *tensors)]
+    for found in (None, 7, "x", ["passed", ""], ["observed", 5], [["x"], 5], ["first", ""], *texts):
+        assert worker.judged(query_gradient, found)[0] == "error", found
 
 
 def judged(result: object) -> str:
