@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from cs336_course.grading import container
+from cs336_course.grading import container, report
 from cs336_course.grading.answers import Limits, graded, process_in
-from cs336_course.grading.report import Tables, line, printable, shortened
 from cs336_course.grading.submissions import copy_files, learners
 from cs336_lib.config import UserError
 
@@ -33,35 +32,39 @@ def grade(folder: Path, out: Path, limits: Limits, image: str = "") -> Iterator[
     if not hasattr(os, "fork"):
         raise UserError("cs336 grade needs Linux, macOS or WSL")
     found = learners(folder)
-    width = max(len(printable(path.name)) for path in found)
+    names = {learner: report.on_one_line(learner.name) for learner in found}
+    width, details = max(map(len, names.values())), report.diagnoses_beside(out)
     with (
         ending_on_signals(),
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary,
         process_in(Path(temporary)) as process,
-        Tables(out) as tables,
+        open(out, "x", encoding="utf-8") as verdicts,
+        open(details, "x", encoding="utf-8") as diagnoses,
     ):
+        report.write(diagnoses, report.DIAGNOSES)
         try:
             if image:
                 container.try_out(image, Path(temporary), limits)
             else:
                 process.start()
         except (OSError, RuntimeError) as error:
-            raise UserError(f"cannot run answers: {printable(str(error))}") from None
+            raise UserError(f"cannot run answers: {report.on_one_line(str(error))}") from None
         yield f"grading {len(found)} learner{'s' if len(found) > 1 else ''}"
-        for learner in found:
+        for learner, name in names.items():
             work = Path(tempfile.mkdtemp(dir=temporary)) / "work"
             left_out = copy_files(learner, work)
             results = []
             inside = container.graded(image, work, limits) if image else None
             for result in inside or graded(learner, work, process, limits):
-                tables.add_diagnosis(learner.name, result)
                 results.append(result)
-            tables.add_row(learner.name, results)
-            name = printable(learner.name)
-            yield line(name, results, width)
+                if result.said:
+                    row = [name, result.page, result.exercise, result.verdict, result.said]
+                    report.write(diagnoses, row)
+            report.write_verdicts(verdicts, name, results)
+            yield report.line(name, results, width)
             if left_out:
-                yield f"{name}: files not copied: {printable(shortened(left_out))}"
-    yield f"verdicts in {out}, diagnoses in {tables.details}"
+                yield f"{name}: files not copied: {report.shortened(left_out)}"
+    yield f"verdicts in {out}, diagnoses in {details}"
 
 
 @contextmanager

@@ -57,28 +57,24 @@ LANGUAGE = {
 
 
 # Notebooks of the third edition, and where their exercises are now
-RENAMED: dict[str, list[str]] = {
-    "01b_low_bits": ["side_trips/low_bits"],
-    "02b_stride_costs": ["side_trips/stride_costs"],
-    "04b_memory": ["side_trips/memory"],
-    "05b_loss_and_muon": [
-        "06_training_loop",
-        "07_gpt2_model",
-        "side_trips/recipe_of_today",
-        "side_trips/memory",
-    ],
-    "06b_reproducible_runs": ["side_trips/reproducible_runs"],
-    "06c_bug_hunt": ["side_trips/bug_hunt"],
-    "07a_gpt2_speaks": ["08_gpt2_speaks", "side_trips/inside_a_model"],
-    "07b_model_of_today": ["side_trips/model_of_today"],
-    "08_gpt2_training": ["09_gpt2_training"],
-    "09_gpt2_speed": ["10_gpt2_speed"],
-    "09b_recipe_of_today": ["side_trips/recipe_of_today"],
-    "10_gpt2_scale": ["11_gpt2_scale"],
-    "10b_models_of_today": ["side_trips/what_a_model_costs"],
-    "10c_how_large": ["side_trips/what_a_model_costs"],
-    "10d_thousands_of_gpus": ["side_trips/thousands_of_gpus"],
-    "11_errata": ["side_trips/errata"],
+RENAMED = {
+    "01b_low_bits": "side_trips/low_bits",
+    "02b_stride_costs": "side_trips/stride_costs",
+    "04b_memory": "side_trips/memory",
+    "05b_loss_and_muon": "06_training_loop, 07_gpt2_model, side_trips/recipe_of_today, "
+    "side_trips/memory",
+    "06b_reproducible_runs": "side_trips/reproducible_runs",
+    "06c_bug_hunt": "side_trips/bug_hunt",
+    "07a_gpt2_speaks": "08_gpt2_speaks, side_trips/inside_a_model",
+    "07b_model_of_today": "side_trips/model_of_today",
+    "08_gpt2_training": "09_gpt2_training",
+    "09_gpt2_speed": "10_gpt2_speed",
+    "09b_recipe_of_today": "side_trips/recipe_of_today",
+    "10_gpt2_scale": "11_gpt2_scale",
+    "10b_models_of_today": "side_trips/what_a_model_costs",
+    "10c_how_large": "side_trips/what_a_model_costs",
+    "10d_thousands_of_gpus": "side_trips/thousands_of_gpus",
+    "11_errata": "side_trips/errata",
 }
 
 
@@ -231,7 +227,7 @@ def update(course: Path = COURSE, mine: Path = MINE) -> list[str]:
         )
     for name, now in RENAMED.items():
         if f"{name}.ipynb" in before and (mine / f"{name}.ipynb").exists():
-            print(f"{name} is now {', '.join(now)}. Your answers are there, and your file stays.")
+            print(f"{name} is now {now}. Your answers are there, and your file stays.")
     return kept
 
 

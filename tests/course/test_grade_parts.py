@@ -88,7 +88,7 @@ def test_the_command_of_a_container(tmp_path, monkeypatch):
 
 
 def test_a_name_cannot_change_the_terminal_or_be_a_formula():
-    assert report.printable("a\x1b[2J\n b\u202ec") == "a\\x1b[2J b\\u202ec"
+    assert report.on_one_line("a\x1b[2J\n b\u202ec") == "a\\x1b[2J b\\u202ec"
     file = io.StringIO()
     report.write(file, ["=1", "-1", "Zoë, A.", ""])
     assert file.getvalue() == "'=1,'-1,\"Zoë, A.\",\n"

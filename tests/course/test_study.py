@@ -411,5 +411,5 @@ def test_help_grows_with_each_different_wrong_answer(mine, monkeypatch, capsys):
 
 def test_the_new_names_are_pages():
     known = {page.name for page in PAGES}
-    assert {name for names in study.RENAMED.values() for name in names} <= known
+    assert set(", ".join(study.RENAMED.values()).split(", ")) <= known
     assert not known.intersection(study.RENAMED)
