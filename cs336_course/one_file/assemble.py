@@ -4,7 +4,6 @@ import ast
 import builtins
 import json
 import re
-import symtable
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -106,7 +105,7 @@ class Notebook:
         An answer can use the imports, so these are left out. The file needs none of our packages.
         """
         sources = [cell["source"] for cell in self.course if cell["cell_type"] == "code"]
-        found = [one for source in sources for one in cell_slice.statements(source, frozenset())]
+        found = [one for source in sources for one in cell_slice.statements(source)]
         return frozenset(ast.dump(one.node) for one in found if not is_import(one.node))
 
 
@@ -216,11 +215,8 @@ def written(
         return "", f"{NO_NOTEBOOK} {book.number}"
     if at is None:
         return "", f"{NO_CELL} {', '.join(sorted(names))}"
-    symbols = symtable.symtable(before, "train_gpt2.py", "exec").get_symbols()
-    imported = {symbol.get_name() for symbol in symbols if symbol.is_imported()}
-    file = imported | {symbol.get_name() for symbol in symbols if symbol.is_assigned()}
-    ours = file - names
-    course = cell_slice.Course(book.given, ours, imported, ours.union(dir(builtins)))
+    ours = {name for each in cell_slice.statements(before) for name in each.binds} - names
+    course = cell_slice.Course(book.given, ours, ours.union(dir(builtins)))
     try:
         code = cell_slice.answer([one for one, _ in book.cells], at, call, course).text(call)
     except LookupError as error:

@@ -41,7 +41,7 @@ class Statement:
     node: ast.stmt
     binds: frozenset[str]
     uses: frozenset[str]
-    text: str = ""
+    text: str
 
 
 @dataclass(frozen=True)
@@ -51,13 +51,11 @@ class Course:
     Attributes:
         given: Statements that have already run, in the form of `ast.dump`.
         names: Names that the learner's notebook doesn't redefine.
-        modules: Names of modules.
         known: All names that are defined.
     """
 
     given: Collection[str]
     names: Collection[str]
-    modules: Collection[str]
     known: Collection[str]
 
 
@@ -101,7 +99,7 @@ class Slice:
         for name, argument in zip(default.args, self.arguments, strict=False):
             line = f"{ast.unparse(name)} = {ast.unparse(argument)}"
             if ast.unparse(name) != ast.unparse(argument):
-                own += [replace(s, text=f"\n\n\n{line}") for s in statements(line, frozenset())]
+                own += [replace(s, text=f"\n\n\n{line}") for s in statements(line)]
         cells = [[s for s in self.above if STAR not in s.binds], own, self.below]
         above, own, below = ([s for s in cell if not s.uses & NOTEBOOK_ONLY] for cell in cells)
         listed = [*above, *own, *below]
@@ -126,7 +124,7 @@ def answer(sources: Sequence[str], at: int, default: ast.Call, course: Course) -
     Raises:
         SyntaxError: If the cell isn't Python.
     """
-    own = statements(sources[at], frozenset(course.modules))
+    own = statements(sources[at])
     calls = [call for node in ast.parse(plain(sources[at])).body if (call := check_call(node))]
     same = [call for call in calls if ast.unparse(call.func) == ast.unparse(default.func)]
     call = same[-1] if same else default
@@ -211,12 +209,8 @@ def plain(source: str) -> str:
 
 
 @functools.lru_cache(maxsize=2000)  # every answer of a notebook reads all its cells
-def statements(source: str, modules: frozenset[str]) -> tuple[Statement, ...]:
+def statements(source: str) -> tuple[Statement, ...]:
     """Parse a cell into top-level statements, without calls of checks.
-
-    Args:
-        source: Code of the cell.
-        modules: Names of modules, as in `describe`.
 
     Raises:
         SyntaxError: If the cell isn't Python.
@@ -224,8 +218,7 @@ def statements(source: str, modules: frozenset[str]) -> tuple[Statement, ...]:
     code = plain(source)
     nodes = ast.parse(code).body
     pairs = zip(nodes, texts(code, nodes), strict=True)
-    found = [replace(describe(n, modules), text=text) for n, text in pairs if not check_call(n)]
-    return tuple(found)
+    return tuple(described(node, text) for node, text in pairs if not check_call(node))
 
 
 def texts(code: str, nodes: Sequence[ast.stmt]) -> list[str]:
@@ -253,22 +246,17 @@ def names_in(nodes: Sequence[ast.expr]) -> set[str]:
     return {x.id for node in nodes for x in ast.walk(node) if isinstance(x, ast.Name)}
 
 
-def describe(node: ast.stmt, modules: Collection[str]) -> Statement:
+def described(node: ast.stmt, text: str) -> Statement:
     """Find the names that a statement binds and uses.
-
-    Args:
-        node: The statement.
-        modules: Names of modules. Assigning an attribute of a module doesn't bind its name, because
-            an exercise shouldn't change the modules that other exercises use.
 
     Raises:
         SyntaxError: If the statement is only allowed inside a function.
     """
     code = compile(ast.Module([node], []), "<cell>", "exec", dont_inherit=True)
-    binds = mutated(node).difference(modules) | arguments_of(code, STORES)
+    binds = mutated(node) | arguments_of(code, STORES)
     if isinstance(node, ast.ImportFrom) and node.names[0].name == STAR:
         binds.add(STAR)
-    return Statement(node, frozenset(binds), frozenset(globals_of(code, set())))
+    return Statement(node, frozenset(binds), frozenset(globals_of(code, set())), text)
 
 
 def globals_of(code: CodeType, local: set[str]) -> set[str]:
@@ -306,10 +294,10 @@ def read(sources: Sequence[str], course: Course) -> list[Statement]:
     found = []
     for source in sources:
         try:
-            described = statements(source, frozenset(course.modules))
+            cell = statements(source)
         except (SyntaxError, ValueError, RecursionError):
             continue
-        found += [s for s in described if s.binds and not s.binds <= {*course.names, "checks"}]
+        found += [s for s in cell if s.binds and not s.binds <= {*course.names, "checks"}]
     return [statement for statement in found if ast.dump(statement.node) not in course.given]
 
 

@@ -142,8 +142,7 @@ def in_notebook(job: Job) -> list[Any]:
     passed = {job["exercise"], *job["passed"]}
     withheld = {name for part, names in cell.parts.items() if part not in passed for name in names}
     namespace = dict(cell.namespace)
-    modules = {name for name, value in namespace.items() if isinstance(value, ModuleType)}
-    course = cell_slice.Course(cell.given, withheld, modules, {*namespace, *dir(builtins)})
+    course = cell_slice.Course(cell.given, withheld, {*namespace, *dir(builtins)})
     found = cell_slice.answer(job["sources"], job["at"], cell.call, course)
     for node in found.setup:
         with contextlib.suppress(Exception):  # in a notebook, later cells run all the same
