@@ -73,28 +73,22 @@ def find(name: str) -> Path | None:
     if name not in TITLES:
         expected = " or ".join(TITLES)
         raise UserError(f"{name!r}: not a model that can be fetched; expected {expected}")
-    variable = VARIABLES[name]
-    if value := os.environ.get(variable):
-        named = absolute(variable, value)
-        is_gguf = name == "smollm2"
-        path = min(named.glob("*.gguf"), default=named) if is_gguf else named
-        if not complete(name, path):
-            raise FileNotFoundError(f"{variable}={value}: no {TITLES[name]} there")
-        return path
-    cached = cache_folder() / "smollm2" / GGUF if name == "smollm2" else linked()
-    return cached if cached and complete(name, cached) else None
-
-
-def linked() -> Path | None:
-    """Return the folder to which the cache's entry for GPT-2 leads."""
-    link = cache_folder() / GPT2_LINK
-    return Path(link.read_text(encoding="utf-8")) if link.is_file() else None
-
-
-def complete(name: str, path: Path) -> bool:
-    """Return whether the files of a model are there."""
+    variable, link = VARIABLES[name], cache_folder() / GPT2_LINK
+    value = os.environ.get(variable)
+    if value:
+        path = absolute(variable, value)
+    elif name == "gpt2" and link.is_file():
+        path = Path(link.read_text(encoding="utf-8"))
+    else:
+        path = cache_folder() / "smollm2" / GGUF
+    if name == "smollm2":
+        path = min(path.glob("*.gguf"), default=path)
     files = [path] if name == "smollm2" else [path / file for file in GPT2_FILES]
-    return all(file.is_file() for file in files)
+    if all(file.is_file() for file in files):
+        return path
+    if value:
+        raise FileNotFoundError(f"{variable}={value}: no {TITLES[name]} there")
+    return None
 
 
 def lacks(notebook: str) -> str:
