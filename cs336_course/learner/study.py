@@ -2,11 +2,10 @@
 
 Learners edit a copy of the notebooks that git ignores, so `git pull` never conflicts with their
 edits. The copy is next to the original folder, so relative links work in both. It has no outputs,
-which would answer the predictions, and no notes for teachers. This module reads notebooks as plain
-JSON, so that the course opens quickly.
+which would answer the predictions. This module reads notebooks as plain JSON, so that the course
+opens quickly.
 """
 
-import argparse
 import hashlib
 import json
 import os
@@ -28,8 +27,7 @@ from cs336_lib.data.corpus import DATA
 from cs336_lib.io import locked, read_json, sha256, write_atomic
 
 COURSE, MINE = Path("notebooks"), Path("my_notebooks")
-LECTURES = Path("my_lectures")  # a copy for teachers, with outputs and notes
-NOTE = "For the instructor: "  # begins a cell that only teachers need
+LECTURES = Path("my_lectures")  # a copy for teachers, with outputs
 STUB = re.compile(r"raise NotImplementedError|[=:,] \.\.\.")  # what an exercise leaves open
 COVER = "cover"  # tag of a cell whose output a learner sees before running it
 CREATE = "here; create it with `cs336 lab`, or `make lab` in a clone"
@@ -59,28 +57,24 @@ LANGUAGE = {
 
 
 # Notebooks of the third edition, and where their exercises are now
-RENAMED: dict[str, list[str]] = {
-    "01b_low_bits": ["side_trips/low_bits"],
-    "02b_stride_costs": ["side_trips/stride_costs"],
-    "04b_memory": ["side_trips/memory"],
-    "05b_loss_and_muon": [
-        "06_training_loop",
-        "07_gpt2_model",
-        "side_trips/recipe_of_today",
-        "side_trips/memory",
-    ],
-    "06b_reproducible_runs": ["side_trips/reproducible_runs"],
-    "06c_bug_hunt": ["side_trips/bug_hunt"],
-    "07a_gpt2_speaks": ["08_gpt2_speaks", "side_trips/inside_a_model"],
-    "07b_model_of_today": ["side_trips/model_of_today"],
-    "08_gpt2_training": ["09_gpt2_training"],
-    "09_gpt2_speed": ["10_gpt2_speed"],
-    "09b_recipe_of_today": ["side_trips/recipe_of_today"],
-    "10_gpt2_scale": ["11_gpt2_scale"],
-    "10b_models_of_today": ["side_trips/what_a_model_costs"],
-    "10c_how_large": ["side_trips/what_a_model_costs"],
-    "10d_thousands_of_gpus": ["side_trips/thousands_of_gpus"],
-    "11_errata": ["side_trips/errata"],
+RENAMED = {
+    "01b_low_bits": "side_trips/low_bits",
+    "02b_stride_costs": "side_trips/stride_costs",
+    "04b_memory": "side_trips/memory",
+    "05b_loss_and_muon": "06_training_loop, 07_gpt2_model, side_trips/recipe_of_today, "
+    "side_trips/memory",
+    "06b_reproducible_runs": "side_trips/reproducible_runs",
+    "06c_bug_hunt": "side_trips/bug_hunt",
+    "07a_gpt2_speaks": "08_gpt2_speaks, side_trips/inside_a_model",
+    "07b_model_of_today": "side_trips/model_of_today",
+    "08_gpt2_training": "09_gpt2_training",
+    "09_gpt2_speed": "10_gpt2_speed",
+    "09b_recipe_of_today": "side_trips/recipe_of_today",
+    "10_gpt2_scale": "11_gpt2_scale",
+    "10b_models_of_today": "side_trips/what_a_model_costs",
+    "10c_how_large": "side_trips/what_a_model_costs",
+    "10d_thousands_of_gpus": "side_trips/thousands_of_gpus",
+    "11_errata": "side_trips/errata",
 }
 
 
@@ -90,15 +84,19 @@ class Exercise:
 
     Attributes:
         name: Name of the check.
+        section: Section of the notebook that explains the exercise.
+        is_part: Whether the answer is a part of the one-file trainer.
+        has_hint: Whether a hint follows.
         verdict: Result of the last attempt, or "passed" since the first that passed.
         said: Diagnosis of the last wrong answer.
-        section: Section of the notebook that explains the exercise.
     """
 
     name: str
-    verdict: str
-    said: str = ""
     section: str = ""
+    is_part: bool = False
+    has_hint: bool = False
+    verdict: str = OPEN
+    said: str = ""
 
 
 Progress = Mapping[str, Sequence[Exercise]]  # by notebook: "03_einops"
@@ -111,76 +109,57 @@ def read_cells(path: Path) -> list[dict[str, Any]]:
         UserError: If the file isn't a notebook.
     """
     try:
-        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        cells = json.loads(path.read_bytes())["cells"]
         return [{"metadata": {}, **cell, "source": "".join(cell["source"])} for cell in cells]
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise UserError(f"{path}: not a notebook") from None
 
 
 def marks_of(cell: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the course's marks in the metadata of a cell."""
-    return cell["metadata"].get("cs336", {})
+    """Return the course's marks in the metadata of a cell, of which others may be left."""
+    metadata = cell["metadata"]
+    found = metadata.get("cs336", {}) if isinstance(metadata, dict) else {}
+    return found if isinstance(found, dict) else {}
 
 
 def describe(path: Path) -> dict[str, str]:
-    """Return checksums of a notebook's file and cells, with and without the notes for teachers.
+    """Return checksums of a notebook's file, and of its cells without outputs.
 
-    Checksums of cells exclude outputs, so a notebook that was run but not edited counts as
-    unedited.
+    So a notebook that was run but not edited counts as unedited.
 
     Raises:
         UserError: If the file isn't a notebook.
     """
     sources = [(cell["cell_type"], cell["source"]) for cell in read_cells(path)]
-    shown = [each for each in sources if not each[1].startswith(NOTE)]
-    return {"file": sha256(path), "cells": checksum(sources), "shown": checksum(shown)}
+    cells = hashlib.sha256(json.dumps(sources).encode()).hexdigest()
+    return {"file": sha256(path), "cells": cells}
 
 
-@dataclass(frozen=True)
-class Facts:
-    """What a notebook of the course has.
-
-    Attributes:
-        sections: The section that explains each exercise, or "", in the order of the exercises.
-        stubs: The cell of each exercise.
-        parts: Exercises whose answers are parts of the one-file trainer.
-        hints: Exercises that a hint follows.
-        predictions: Right answer and topic of each prediction.
-    """
-
-    sections: Mapping[str, str]
-    stubs: Mapping[str, str]
-    parts: Sequence[str]
-    hints: Sequence[str]
-    predictions: Mapping[str, tuple[str, str]]
+Predictions = Mapping[str, tuple[str, str]]  # right answer and topic
 
 
 @cache
-def facts(path: Path, changed: int) -> Facts:
-    """Read what a notebook of the course has. `changed` is the time when the file was changed."""
+def read_page(path: Path, changed: int) -> tuple[Sequence[Exercise], Predictions]:
+    """Read the exercises and predictions of a notebook, whose file `changed` at that time."""
+    exercises, predictions, section = [], {}, ""
     cells = read_cells(path)
-    marks = [marks_of(cell) for cell in cells]
-    at = {mark["exercise"]: i for i, mark in enumerate(marks) if "exercise" in mark}
-    return Facts(
-        {name: section_of(cells[:i]) for name, i in at.items()},
-        {name: cells[i]["source"] for name, i in at.items()},
-        [name for name, i in at.items() if "part" in marks[i]],
-        [
-            name
-            for name, i in at.items()
-            if any("hint" in cell["metadata"].get("tags", []) for cell in cells[i + 1 : i + 2])
-        ],
-        {m["prediction"]: (m["answer"], m["topic"]) for m in marks if "prediction" in m},
-    )
+    for i, cell in enumerate(cells):
+        marks = marks_of(cell)
+        if cell["cell_type"] == "markdown":
+            headings = re.findall(r"^## (.+)", cell["source"], re.MULTILINE)
+            section = headings[-1] if headings else section
+        if "exercise" in marks:
+            has_hint = any("hint" in c["metadata"].get("tags", []) for c in cells[i + 1 : i + 2])
+            exercises.append(Exercise(marks["exercise"], section, "part" in marks, has_hint))
+        if "prediction" in marks:
+            predictions[marks["prediction"]] = marks["answer"], marks["topic"]
+    return exercises, predictions
 
 
-def course_of(folder: Path) -> dict[str, Facts]:
+def course_of(folder: Path) -> dict[str, tuple[Sequence[Exercise], Predictions]]:
     """Return what each notebook has, by its name, for a learner's folder, or else nothing."""
-    if not is_learners(folder):
-        return {}
-    return {
-        name_of(path, SHIPPED): facts(path, path.stat().st_mtime_ns) for path in originals(SHIPPED)
-    }
+    paths = originals(SHIPPED) if is_learners(folder) else []
+    return {name_of(path, SHIPPED): read_page(path, path.stat().st_mtime_ns) for path in paths}
 
 
 def name_of(path: Path, course: Path) -> str:
@@ -188,19 +167,11 @@ def name_of(path: Path, course: Path) -> str:
     return path.relative_to(course).with_suffix("").as_posix()
 
 
-def checksum(sources: Sequence[tuple[str, str]]) -> str:
-    """Return a checksum of the types and sources of cells."""
-    return hashlib.sha256(json.dumps(sources).encode()).hexdigest()
-
-
-def section_of(cells: Sequence[Mapping[str, Any]]) -> str:
-    """Return the last section heading in the cells, or "" without one."""
-    text = "\n".join(cell["source"] for cell in cells if cell["cell_type"] == "markdown")
-    return next(reversed(re.findall(r"^## (.+)", text, flags=re.MULTILINE)), "")
-
-
 def is_touched(path: Path, copied: Mapping[str, Any]) -> bool:
-    """Return whether the learner has edited a cell of a copied notebook."""
+    """Return whether the learner has edited a cell of a copied notebook.
+
+    In records of the third edition, "shown" is the copy without the course's notes for teachers.
+    """
     try:
         return describe(path)["cells"] not in (copied.get("cells"), copied.get("shown"))
     except UserError:
@@ -227,7 +198,7 @@ def is_learners(folder: Path) -> bool:
 
 
 def update(course: Path = COURSE, mine: Path = MINE) -> list[str]:
-    """Update the learner's copy of the notebooks.
+    """Update the learner's copy of the notebooks, and print what isn't as in the course.
 
     A notebook is copied if it is new or missing, or if the learner hasn't edited it. Edited
     notebooks aren't changed.
@@ -239,12 +210,25 @@ def update(course: Path = COURSE, mine: Path = MINE) -> list[str]:
         UserError: If `course` has no notebooks, or `mine` can't be written.
     """
     originals(course)
+    before = read_copies(mine)
     try:
         mine.mkdir(exist_ok=True)
         with locked(mine / LOCK, timeout=60):
-            return copy_all(course, mine)
+            kept = copy_all(course, mine)
     except OSError as error:
         raise UserError(f"{mine}: cannot be written ({error.strerror or error})") from None
+    if kept:
+        command = "make reset NOTEBOOK=" if course == COURSE else "cs336 lab --reset "
+        if mine == LECTURES:
+            command = "cs336 lab --lectures --reset "
+        print(
+            f"Yours, though the course has newer ones: {', '.join(kept)}. "
+            f"`{command}{kept[0]}` takes the new one and keeps your copy."
+        )
+    for name, now in RENAMED.items():
+        if f"{name}.ipynb" in before and (mine / f"{name}.ipynb").exists():
+            print(f"{name} is now {now}. Your answers are there, and your file stays.")
+    return kept
 
 
 def copy_all(course: Path, mine: Path) -> list[str]:
@@ -288,23 +272,19 @@ def answers_of(mine: Path, copies: Mapping[str, Any]) -> dict[str, str]:
     checked = {row["exercise"] for row in read_rows(mine / VERDICTS, ("exercise",))}
     found = {}
     for file in [*copies, *(f"{name}.ipynb" for name in RENAMED)]:
-        path = mine / file
-        if (
-            path.suffix != ".ipynb"
-            or not path.exists()
-            or not is_touched(path, copies.get(file, {}))
-        ):
+        path, record = mine / file, copies.get(file, {})
+        if path.suffix != ".ipynb" or not path.exists() or not is_touched(path, record):
             continue
         with suppress(UserError):
             for cell in read_cells(path):
                 name, source = marks_of(cell).get("exercise", ""), cell["source"]
-                if name in checked or not STUB.search(source):
+                if name and (name in checked or not STUB.search(source)):
                     found[name] = source
     return found
 
 
 def reset(name: str, course: Path = COURSE, mine: Path = MINE) -> tuple[Path, Path | None]:
-    """Restore a notebook, and return its path and the path of a backup.
+    """Restore a notebook, and return its path and the path of a backup, which are printed.
 
     `name` is a notebook such as 03_einops, or only its number. An edited notebook is backed up in
     the same folder under a name with the date. If it wasn't edited, the second path is `None`.
@@ -327,6 +307,7 @@ def reset(name: str, course: Path = COURSE, mine: Path = MINE) -> tuple[Path, Pa
         copy.parent.mkdir(exist_ok=True)
         replace_whole(copy, as_copy(source, mine))
         write_copies(mine, read_copies(mine) | {f"{wanted}.ipynb": describe(source)})
+    print(f"{copy} is as the course has it" + (f"; yours is now {kept}" if kept else ""))
     return copy, kept
 
 
@@ -337,21 +318,20 @@ def new_name(path: Path) -> Path:
 
 
 def for_learners(notebook: dict[str, Any]) -> dict[str, Any]:
-    """Return a notebook without outputs and without the notes for teachers."""
-    kept = []
-    for cell in notebook["cells"]:
-        if "".join(cell["source"]).startswith(NOTE):
-            continue
-        if cell["cell_type"] == "code" and COVER not in cell["metadata"].get("tags", []):
-            cell = cell | {"outputs": [], "execution_count": None}
-        kept.append(cell)
-    return notebook | {"cells": kept}
+    """Return a notebook without outputs."""
+    cells = [
+        cell | {"outputs": [], "execution_count": None}
+        if cell["cell_type"] == "code" and COVER not in cell["metadata"].get("tags", [])
+        else cell
+        for cell in notebook["cells"]
+    ]
+    return notebook | {"cells": cells}
 
 
 def as_copy(source: Path, folder: Path, answers: Mapping[str, str] | None = None) -> bytes:
     """Return what a folder gets of a notebook, with the version of this Python in its metadata.
 
-    Only `LECTURES` gets the outputs and the notes for teachers.
+    Only `LECTURES` gets the outputs.
 
     Args:
         source: The notebook.
@@ -361,9 +341,8 @@ def as_copy(source: Path, folder: Path, answers: Mapping[str, str] | None = None
     notebook = json.loads(source.read_text(encoding="utf-8"))
     if folder.name != LECTURES.name:
         notebook = for_learners(notebook)
-    for cell in notebook["cells"] if answers else []:
-        name = marks_of(cell).get("exercise")
-        cell["source"] = (answers or {}).get(name, cell["source"])
+    for cell in notebook["cells"]:
+        cell["source"] = (answers or {}).get(marks_of(cell).get("exercise", ""), cell["source"])
     notebook["metadata"]["language_info"] = LANGUAGE
     # in the form that Jupyter writes
     text = json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True)
@@ -436,7 +415,8 @@ def wrong_attempts(folder: Path, name: str) -> int:
 
 def has_hint(folder: Path, name: str) -> bool:
     """Return whether a hint follows the exercise in the learner's copy."""
-    return any(name in page.hints for page in course_of(folder).values())
+    pages = course_of(folder).values()
+    return any(each.name == name and each.has_hint for page, _ in pages for each in page)
 
 
 def record_guess(folder: Path, name: str, guess: str) -> None:
@@ -465,18 +445,14 @@ def progress(folder: Path) -> Progress:
     A passed exercise stays passed, even if a later check fails. Otherwise, the last verdict counts.
     The result is empty if `folder` isn't a learner's copy.
     """
-    latest: dict[str, Exercise] = {}
+    latest: dict[str, dict[str, str]] = {}
     for row in read_rows(folder / VERDICTS, ("exercise", "verdict", "said")):
-        name = row["exercise"]
-        if name not in latest or latest[name].verdict != PASSED:
-            verdict = WRONG if row["verdict"] == TYPO else row["verdict"]
-            latest[name] = Exercise(name, verdict, row["said"])
+        name = row.pop("exercise")
+        if name not in latest or latest[name]["verdict"] != PASSED:
+            latest[name] = row | {"verdict": WRONG if row["verdict"] == TYPO else row["verdict"]}
     return {
-        name: [
-            replace(latest.get(each, Exercise(each, OPEN)), section=section)
-            for each, section in page.sections.items()
-        ]
-        for name, page in course_of(folder).items()
+        name: [replace(each, **latest.get(each.name, {})) for each in exercises]
+        for name, (exercises, _) in course_of(folder).items()
     }
 
 
@@ -485,20 +461,18 @@ def what_next(folder: Path, name: str) -> list[str]:
 
     It is empty if `folder` isn't a learner's copy.
     """
-    course, rows = course_of(folder), read_rows(folder / VERDICTS, ("exercise", "verdict"))
-    passed = {row["exercise"] for row in rows if row["verdict"] == PASSED} | {name}
-    here = next((page.sections for page in course.values() if name in page.sections), {})
+    pages = progress(folder).values()
+    here = next((page for page in pages if name in [each.name for each in page]), [])
     if not here:
         return []
-    left = [each for each in here if each not in passed]
-    said = [f"{len(here) - len(left)} of {len(here)} in this notebook"]
-    if left:
-        said[0] += f", next: {left[0]}"
-    parts = [part for page in course.values() for part in page.parts]
-    if name in parts:
-        mine = len(passed.intersection(parts))
-        said.append(f"You have written {mine} of {len(parts)} parts of your train_gpt2.py")
-    return [f"{each}." for each in said]
+    left = [each.name for each in here if each.verdict != PASSED and each.name != name]
+    said = f"{len(here) - len(left)} of {len(here)} in this notebook"
+    said = [f"{said}, next: {left[0]}." if left else f"{said}."]
+    parts = [each for page in pages for each in page if each.is_part]
+    if name in [each.name for each in parts]:
+        mine = sum(each.verdict == PASSED or each.name == name for each in parts)
+        said.append(f"You have written {mine} of {len(parts)} parts of your train_gpt2.py.")
+    return said
 
 
 def read_rows(path: Path, names: Sequence[str]) -> list[dict[str, str]]:
@@ -529,8 +503,8 @@ def intuition(folder: Path) -> str:
     for row in read_rows(folder / GUESSES, ("prediction", "guess")):
         first.setdefault(row["prediction"], row["guess"])
     right: dict[str, list[bool]] = {}
-    for page in course_of(folder).values():
-        for name, (answer, topic) in page.predictions.items():
+    for _, predictions in course_of(folder).values():
+        for name, (answer, topic) in predictions.items():
             if name in first:
                 right.setdefault(topic, []).append(first[name] == answer)
     lines = [f"    {topic:<22} {sum(hits)} of {len(hits)}" for topic, hits in right.items()]
@@ -596,41 +570,16 @@ def find() -> Path:
     raise UserError(f"no {MINE} {CREATE}")
 
 
-def update_and_report(course: Path, mine: Path = MINE) -> None:
-    """Update the copy, and print which edited notebooks have a newer version or another name."""
-    before = read_copies(mine)
-    if kept := update(course, mine):
-        command = "make reset NOTEBOOK=" if course == COURSE else "cs336 lab --reset "
-        if mine == LECTURES:
-            command = "cs336 lab --lectures --reset "
-        print(
-            f"Yours, though the course has newer ones: {', '.join(kept)}. "
-            f"`{command}{kept[0]}` takes the new one and keeps your copy."
-        )
-    for name, now in RENAMED.items():
-        if f"{name}.ipynb" in before and (mine / f"{name}.ipynb").exists():
-            print(f"{name} is now {', '.join(now)}. Your answers are there, and your file stays.")
-
-
-def reset_and_report(name: str, course: Path, mine: Path = MINE) -> None:
-    """Restore a notebook, and print where the edited one is."""
-    fresh, old = reset(name, course, mine)
-    print(f"{fresh} is as the course has it" + (f"; yours is now {old}" if old else ""))
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str]) -> None:
     """Update the learner's copy (`make lab`), or restore a notebook (`make reset`)."""
-    parser = argparse.ArgumentParser(prog="study", description=main.__doc__)
-    parser.add_argument("--reset", metavar="NOTEBOOK", help="as in 03_einops")
-    name = parser.parse_args(arguments).reset
     try:
-        if name is not None:
-            reset_and_report(name, find_course())
+        if arguments[:1] == ["--reset"]:
+            reset("".join(arguments[1:]), find_course())
         else:
-            update_and_report(find_course())
+            update(find_course())
     except UserError as error:
         sys.exit(str(error))
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

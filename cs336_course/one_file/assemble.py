@@ -1,10 +1,9 @@
-"""Assemble the one-file trainers that a learner writes in the notebooks from 07 on."""
+"""Assemble the one-file trainers that a learner writes in the notebooks."""
 
 import ast
 import builtins
 import json
 import re
-import symtable
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,20 +13,23 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from cs336_course.course import SIDE_TRIPS, page_of
+from cs336_course.course import page_of
 from cs336_course.learner import study
-from cs336_course.one_file import answers, cell_slice
-from cs336_course.one_file.answers import UNTOUCHED
-from cs336_course.one_file.processes import Process
+from cs336_course.one_file import cell_slice
+from cs336_course.one_file.processes import ERROR, MEMORY, NO_RESULT, NO_VERDICT, TIME, Process
 from cs336_course.one_file.recipes import RECIPES, Recipe
 from cs336_lib.io import write_atomic
 
+UNTOUCHED = "not attempted yet"
 WRONG = "yours isn't right yet"
 NO_CELL = "your notebook has no cell for"
 NO_NOTEBOOK = "this folder has no notebook"
+SECONDS = 120  # for a part and its check
 FOOTER = """if __name__ == "__main__":
     main(tyro.cli(Config))
 """
+# Verdicts on earlier jobs, because a notebook asks for the same parts several times
+known: dict[str, tuple[str, str, str]] = {}
 
 
 @dataclass(frozen=True)
@@ -42,8 +44,6 @@ class Part:
         missing: Reason why the learner's cell isn't used, or "" if it is used.
         is_changed: Whether the code is given, and the learner has changed it.
         later: Reason why the learner's answer in a later notebook isn't used, or "".
-        replaces: Whether the part replaces the learner's earlier one of this name, even if they
-            haven't written it. (An earlier one would be wrong with several processes.)
         path: Learner's notebook, or `None` without one.
     """
 
@@ -54,7 +54,6 @@ class Part:
     missing: str = ""
     is_changed: bool = False
     later: str = ""
-    replaces: bool = False
     path: Path | None = None
 
     @property
@@ -90,14 +89,11 @@ class Notebook:
     cells: Sequence[tuple[str, str]]
     path: Path | None
 
-    @cached_property
+    @property
     def checks(self) -> str:
         """Module of the checks."""
-        line = r"from (cs336_course\.[\w.]+) import (\w+) as checks"
-        text = "\n".join("".join(cell["source"]) for cell in self.course)
-        found = re.search(line, text)
-        assert found is not None, f"notebook {self.number} of the course imports no checks"
-        return f"{found[1]}.{found[2]}"
+        room = page_of(self.number).name.rpartition("/")[2].lstrip("0123456789_")
+        return f"cs336_course.pages.{room}.exercises"
 
     @cached_property
     def given(self) -> frozenset[str]:
@@ -105,8 +101,8 @@ class Notebook:
 
         An answer can use the imports, so these are left out. The file needs none of our packages.
         """
-        sources = ["".join(cell["source"]) for cell in self.course if cell["cell_type"] == "code"]
-        found = [one for source in sources for one in cell_slice.statements(source, frozenset())]
+        sources = [cell["source"] for cell in self.course if cell["cell_type"] == "code"]
+        found = [one for source in sources for one in cell_slice.statements(source)]
         return frozenset(ast.dump(one.node) for one in found if not is_import(one.node))
 
 
@@ -133,159 +129,132 @@ def parts(folder: Path | None, until: str = "", recipe: str = "gpt2") -> list[Pa
         UserError: If a file isn't a notebook, or if the recipe has no notebook `until`.
     """
     file, found = RECIPES[recipe], dict[str, Part]()
-    with answers.checking() as process:
+    with Process() as process:
         for number in file.notebooks_until(until):
-            book = open_notebook(folder, number)
-            for part in read_notebook(book, file, found, process):
-                earlier = found.get(part.name)
-                if earlier and earlier.is_mine and not (part.is_mine or part.replaces):
-                    part = replace(earlier, later=part.missing)
-                found[part.name] = part
-    return [part for name, part in found.items() if name not in file.replaced]
+            read_notebook(open_notebook(folder, number), file, found, process)
+    return [part for name, part in found.items() if name not in file.replaced.split()]
 
 
 def open_notebook(folder: Path | None, number: str) -> Notebook:
     """Read the learner's copy of a notebook and the course's.
 
+    The copy with the course's name is used. Without it, it is chosen as `cs336 grade` does.
+
     Raises:
         FileNotFoundError: If `folder` doesn't have the notebook.
         UserError: If a file isn't a notebook.
     """
-    course = study.SHIPPED / f"{page_of(number).name}.ipynb"
-    place = folder or study.here()
-    path = copy_of(course, place)
-    if folder and path is None:
+    name, place = page_of(number).name, folder or study.here()
+    course, path = study.SHIPPED / f"{name}.ipynb", place / f"{name}.ipynb"
+    found = path if path.exists() else cell_slice.newest_copy(path.parent.glob("*.ipynb"), course)
+    if folder and found is None:
         raise FileNotFoundError(
             f"{place.resolve()}: no notebook {number}_*.ipynb; give the folder of the notebooks"
         )
-    cells = json.loads(course.read_text(encoding="utf-8"))["cells"]
-    return Notebook(number, cells, cell_slice.read_code(path) if path else [], path)
+    cells = cell_slice.read_code(found) if found else []
+    return Notebook(number, study.read_cells(course), cells, found)
 
 
-def copy_of(course: Path, place: Path) -> Path | None:
-    """Return the learner's copy of the course's notebook, or `None`.
+def read_notebook(book: Notebook, file: Recipe, found: dict[str, Part], process: Process) -> None:
+    """Add the parts of a notebook to those `found` in earlier ones, in the order of the course.
 
-    The copy with the course's name is used. Without it, the copy is chosen as `cs336 grade` does:
-    the name begins like the course's, the code was edited, and it was changed last.
-    """
-    stem = course.stem
-
-    def rank(path: Path) -> tuple[bool, bool, bool, float]:
-        is_copy = path.stem.startswith(stem) and not path.stem[len(stem) :][:1].isalpha()
-        return path.stem == stem, is_copy, cell_slice.is_edited(path, course), path.stat().st_mtime
-
-    is_side_trip = course.parent.name == SIDE_TRIPS
-    pattern = f"{SIDE_TRIPS}/{stem}*.ipynb" if is_side_trip else f"{stem.partition('_')[0]}_*.ipynb"
-    return max(place.glob(pattern), key=rank, default=None)
-
-
-def read_notebook(
-    book: Notebook, file: Recipe, found: Mapping[str, Part], process: Process
-) -> Iterator[Part]:
-    """Yield the parts of a notebook, in the order of the course.
-
-    Args:
-        book: The notebook.
-        file: Recipe of the file.
-        found: Earlier parts, to which the caller adds those that this yields.
-        process: Process that runs the learner's code.
+    An answer to an earlier exercise stays if the one here isn't right, unless the course says that
+    the part replaces it. (The earlier one would be wrong with several processes.)
     """
     for cell in book.course:
-        marks = cell["metadata"].get("cs336", {})
-        if "part" not in marks or not file.reads(marks["part"]):
+        marks = study.marks_of(cell)
+        if marks.get("part") not in file.parts:
             continue
-        name, source = marks["part"], "".join(cell["source"]).strip()
+        name, source = marks["part"], cell["source"].strip()
         others = (part.code for part in found.values() if part.name != name)
         before = "\n\n\n".join([file.header, *others])
-        if "exercise" in marks:
-            code, missing = exercise(book, marks["exercise"], source, before, process)
-            is_changed = False
-        else:
-            code, missing = given(book, source, before, process)
-            is_changed = code not in ("", source)
-        if not code:
-            code = solution(book.course, marks["exercise"]) if "exercise" in marks else source
+        exercise = marks.get("exercise", "")
+        code, missing = written(book, exercise, source, before, process)
+        is_changed = not exercise and code not in ("", source)
+        code = code or (solution(book.course, exercise) if exercise else source)
         if not code:
             raise ValueError(f"the course's notebook {book.number} has no solution of {name}")
-        yield Part(
-            name,
-            book.number,
-            code.strip(),
-            "exercise" not in marks,
-            missing,
-            is_changed,
-            replaces=marks.get("replaces", False),
-            path=book.path,
+        part = Part(
+            name, book.number, code.strip(), not exercise, missing, is_changed, path=book.path
         )
+        earlier = found.get(name)
+        if earlier and earlier.is_mine and not (part.is_mine or marks.get("replaces")):
+            part = replace(earlier, later=missing)
+        found[name] = part
 
 
-def exercise(
-    book: Notebook, name: str, stub: str, before: str, process: Process
+def written(
+    book: Notebook, exercise: str, source: str, before: str, process: Process
 ) -> tuple[str, str]:
-    """Return the learner's code of an exercise and "", or "" and the reason why it isn't used."""
-    call = cell_slice.check_call(ast.parse(stub).body[-1])
-    assert call is not None, f"{name} doesn't end with its check"
-    names = sorted(cell_slice.names_in(call.args))
-    at = cell_slice.locate(book.cells, name, stub)
-    if at is None:
-        at = cell_slice.locate_definitions(book.cells, names, stub)
-    if at is not None and book.cells[at][0].split() == stub.split():
-        return "", UNTOUCHED
-    return checked(book, at, call, before, process)
-
-
-def given(book: Notebook, source: str, before: str, process: Process) -> tuple[str, str]:
-    """Return the code of a given part and "", or "" and the reason why the learner's isn't used."""
-    nodes = ast.parse(source).body
-    names = [n.name for n in nodes if isinstance(n, (ast.FunctionDef, ast.ClassDef))]
-    at = cell_slice.locate_definitions(book.cells, names, source)
-    if book.path is None or (at is not None and book.cells[at][0].split() == source.split()):
-        return source, ""
-    call = ast.Call(ast.Name("given"), [ast.Name(name) for name in names], [])
-    return checked(book, at, call, before, process)
-
-
-def checked(
-    book: Notebook, at: int | None, call: ast.Call, before: str, process: Process
-) -> tuple[str, str]:
-    """Return the code in cell `at` and "" if it is right, or else "" and the reason.
+    """Return the learner's code of a part and "", or "" and the reason why it isn't used.
 
     Args:
         book: The notebook.
-        at: Index of the cell, or `None` without one.
-        call: The course's call of the check. A call of `given` only runs the code.
+        exercise: Name of the exercise, or "" for a part that the course gives.
+        source: Code of the course's cell.
         before: Code of the file above the part.
         process: Process that runs the learner's code.
     """
+    nodes = ast.parse(source).body
+    call = cell_slice.check_call(nodes[-1]) if exercise else None
+    assert call or not exercise, f"{exercise} doesn't end with its check"
+    if call is None:  # it only has to run
+        defined = [n.name for n in nodes if isinstance(n, (ast.FunctionDef, ast.ClassDef))]
+        call = ast.Call(ast.Name("given"), [ast.Name(name) for name in defined], [])
     names = cell_slice.names_in(call.args)
+    at = cell_slice.locate(book.cells, exercise, source, names)
+    is_untouched = at is not None and book.cells[at][0].split() == source.split()
+    if exercise and is_untouched:
+        return "", UNTOUCHED
+    if not exercise and (is_untouched or book.path is None):
+        return source, ""
     if book.path is None:
         return "", f"{NO_NOTEBOOK} {book.number}"
     if at is None:
         return "", f"{NO_CELL} {', '.join(sorted(names))}"
-    symbols = symtable.symtable(before, "train_gpt2.py", "exec").get_symbols()
-    imported = {symbol.get_name() for symbol in symbols if symbol.is_imported()}
-    file = imported | {symbol.get_name() for symbol in symbols if symbol.is_assigned()}
-    ours = file - names
-    course = cell_slice.Course(book.given, ours, imported, ours.union(dir(builtins)))
-    sources = [source for source, _ in book.cells]
+    ours = {name for each in cell_slice.statements(before) for name in each.binds} - names
+    course = cell_slice.Course(book.given, ours, ours.union(dir(builtins)))
     try:
-        code = cell_slice.answer(sources, at, call, course).text(call)
+        code = cell_slice.answer([one for one, _ in book.cells], at, call, course).text(call)
     except LookupError as error:
         return "", f"your cell doesn't define {error}"
     except (SyntaxError, ValueError, RecursionError) as error:
         return "", f"your code raised {type(error).__name__}: {error}"
-    check = call.func.attr if isinstance(call.func, ast.Attribute) else ""
-    arguments = [ast.unparse(argument) for argument in call.args]
-    job = {"checks": book.checks, "check": check, "arguments": arguments}
-    missing = answers.reason(process, before=before, code=code, **job)
+    job = {"checks": book.checks if exercise else "", "check": exercise}
+    job |= {"arguments": [ast.unparse(argument) for argument in call.args]}
+    missing = reason(process, before=before, code=code, **job)
     return ("" if missing else code), missing
+
+
+def reason(process: Process, **job: Any) -> str:
+    """Return why a part isn't right, or "".
+
+    Args:
+        process: Process that runs the learner's code.
+        job: The part, as `worker.in_file` reads it.
+    """
+    key = json.dumps(job)
+    if key not in known:
+        known[key] = process.do(job, SECONDS)
+    verdict, said, _ = known[key]
+    if verdict == study.OPEN:
+        return UNTOUCHED
+    if verdict == TIME:
+        return f"your code took more than {SECONDS:g} seconds"
+    if verdict == MEMORY:
+        return "your code took more memory than there is"
+    if said in (NO_RESULT, NO_VERDICT):
+        return "your code ended Python"
+    if unknown := re.search("NameError: (name '.*' is not defined)", said):
+        return f"{unknown[1]} in train_gpt2.py; import it in the cell"
+    return f"your code raised {said}".rstrip(": ") if verdict == ERROR else said
 
 
 def solution(cells: Sequence[Mapping[str, Any]], exercise: str) -> str:
     """Return the printed solution of an exercise, or "" if a handout leaves it out."""
     found = False
     for cell in cells:
-        name = cell["metadata"].get("cs336", {}).get("exercise")
+        name = study.marks_of(cell).get("exercise")
         found = name == exercise if name else found
         if found and "solution" in cell["metadata"].get("tags", []):
             (block,) = re.findall(r"```python\n(.*?)```", "".join(cell["source"]), flags=re.S)
@@ -299,24 +268,19 @@ def text(found: list[Part], recipe: str = "gpt2") -> str:
     If the learner wrote at least one part, comments mark the reference solutions.
     """
     marked = any(part.is_mine for part in found)
-    left = {part.name: part for part in found}
-    pieces, file = [], RECIPES[recipe]
+    parts, pieces, file = {part.name: part for part in found}, [], RECIPES[recipe]
     for section, names in file.outline.items():
-        here = [left.pop(name) for name in names if name in left]
+        here = [parts[name] for name in names.split() if name in parts]
         if here:
             pieces.append(f"# {f' {section} ':=^94}")
-        pieces += [marked_code(part) if marked else part.code for part in here]
-    pieces += [marked_code(part) if marked else part.code for part in left.values()]
-    if any(part.name == "main" for part in found):
+        for part in here:
+            is_ours = marked and part.from_solutions
+            mark = f"# From the solutions of notebook {part.notebook}.\n" if is_ours else ""
+            pieces.append(mark + part.code)
+    if "main" in parts:
         pieces.append(FOOTER)
     body = "\n\n\n".join(pieces)
     return f"{header(body, file.header)}\n\n\n{body.rstrip()}\n"
-
-
-def marked_code(part: Part) -> str:
-    """Return a part's code, after a comment if it isn't the learner's."""
-    mark = f"# From the solutions of notebook {part.notebook}.\n" if part.from_solutions else ""
-    return mark + part.code
 
 
 def header(body: str, whole: str) -> str:

@@ -1,22 +1,28 @@
 """Find an exercise's answer in a learner's notebook, and the other code that it needs."""
 
 import ast
+import dis
 import functools
-import json
 import re
-import symtable
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import CodeType
 
 from IPython.core.inputtransformer2 import TransformerManager
 
+from cs336_course.learner import study
 from cs336_lib.config import UserError
+
+NOTEBOOK_BYTES = 100 * 2**20
 
 # The body of a cell with one of these magics is Python. Other cells with a magic are skipped.
 TRANSPARENT = {"time", "timeit", "capture", "prun"}
 STAR = "*"
+# What Python does with the names of a module or a class
+STORES = {"STORE_NAME"}
+LOADS = {"LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"}
 # Names that exist in the notebook only. A file has no checks and no magics.
 NOTEBOOK_ONLY = {"checks", "get_ipython"}
 
@@ -28,16 +34,14 @@ class Statement:
     Attributes:
         node: The statement.
         binds: Names that it assigns, or whose items or attributes it assigns.
-        uses: Names that it needs when it runs.
-        later: Names that its functions need when they are called.
+        uses: Names that it needs, or its functions when they are called.
         text: Its lines in the cell, and the comments and blank lines above it.
     """
 
     node: ast.stmt
     binds: frozenset[str]
     uses: frozenset[str]
-    later: frozenset[str]
-    text: str = ""
+    text: str
 
 
 @dataclass(frozen=True)
@@ -47,13 +51,11 @@ class Course:
     Attributes:
         given: Statements that have already run, in the form of `ast.dump`.
         names: Names that the learner's notebook doesn't redefine.
-        modules: Names of modules.
         known: All names that are defined.
     """
 
     given: Collection[str]
     names: Collection[str]
-    modules: Collection[str]
     known: Collection[str]
 
 
@@ -80,8 +82,8 @@ class Slice:
         """Statements of other cells that the answer's whole cell needs, in order."""
         own = range(len(self.above), len(self.above) + len(self.own))
         listed = [*self.above, *self.own, *self.below]
-        names = names_in(self.arguments)
-        return [listed[i].node for i in needed(listed, own, names, self.known)]
+        chosen = needed(listed, own, names_in(self.arguments), self.known)
+        return [listed[i].node for i in chosen]
 
     def text(self, default: ast.Call) -> str:
         """Return the text of the answer for a file.
@@ -95,16 +97,15 @@ class Slice:
         """
         own = [*self.own]
         for name, argument in zip(default.args, self.arguments, strict=False):
+            line = f"{ast.unparse(name)} = {ast.unparse(argument)}"
             if ast.unparse(name) != ast.unparse(argument):
-                line = f"{ast.unparse(name)} = {ast.unparse(argument)}"
-                own += [replace(s, text=f"\n\n\n{line}") for s in statements(line, frozenset())]
+                own += [replace(s, text=f"\n\n\n{line}") for s in statements(line)]
         cells = [[s for s in self.above if STAR not in s.binds], own, self.below]
         above, own, below = ([s for s in cell if not s.uses & NOTEBOOK_ONLY] for cell in cells)
         listed = [*above, *own, *below]
         names, inside = names_in(default.args), range(len(above), len(above) + len(own))
         indices = needed(listed, range(inside.stop, inside.stop), names, self.known)
-        bound = {name for i in indices for name in listed[i].binds}
-        if lacking := sorted(names - bound):
+        if lacking := sorted(names.difference(*(listed[i].binds for i in indices))):
             raise LookupError(", ".join(lacking))
         others = [listed[i].text.strip() for i in indices if i not in inside]
         answer = "".join(listed[i].text for i in indices if i in inside)
@@ -123,7 +124,7 @@ def answer(sources: Sequence[str], at: int, default: ast.Call, course: Course) -
     Raises:
         SyntaxError: If the cell isn't Python.
     """
-    own = statements(sources[at], frozenset(course.modules))
+    own = statements(sources[at])
     calls = [call for node in ast.parse(plain(sources[at])).body if (call := check_call(node))]
     same = [call for call in calls if ast.unparse(call.func) == ast.unparse(default.func)]
     call = same[-1] if same else default
@@ -138,57 +139,58 @@ def read_code(path: Path) -> list[tuple[str, str]]:
     Some platforms remove the metadata of cells.
 
     Raises:
-        UserError: If the file isn't a notebook.
+        UserError: If the file isn't a notebook, or is too large.
         OSError: If it can't be read.
     """
-    try:
-        return [
-            (
-                "".join(cell["source"]),
-                str(cell.get("metadata", {}).get("cs336", {}).get("exercise", "")),
-            )
-            for cell in json.loads(path.read_bytes())["cells"]
-            if cell["cell_type"] == "code"
-        ]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise UserError(f"{path}: not a notebook") from None
+    if path.stat().st_size > NOTEBOOK_BYTES:
+        raise UserError(f"{path}: larger than {NOTEBOOK_BYTES:,} bytes")
+    cells = [cell for cell in study.read_cells(path) if cell["cell_type"] == "code"]
+    return [(cell["source"], str(study.marks_of(cell).get("exercise", ""))) for cell in cells]
+
+
+def newest_copy(paths: Iterable[Path], course: Path) -> Path | None:
+    """Return the learner's copy of the course's notebook, whose name begins like its, or `None`.
+
+    Among several copies, such as "03_einops (1).ipynb", the one that was changed last is used.
+    A copy without edits is used only if there is no other, because pulling makes newer ones.
+    """
+    named = [path for path in paths if path.stem.startswith(course.stem)]
+    found = [path for path in named if not path.stem[len(course.stem) :][:1].isalpha()]
+
+    def rank(path: Path) -> tuple[bool, float, bool]:
+        return is_edited(path, course), path.stat().st_mtime, path.stem == course.stem
+
+    return max(found, key=rank, default=None)
 
 
 def is_edited(path: Path, course: Path) -> bool:
-    """Return whether the code of a copy differs from the course's notebook, if it is a notebook."""
+    """Return whether a copy is edited or can't be read, so that it is used and named."""
     try:
         return read_code(path) != read_code(course)
-    except UserError:
-        return False
+    except (OSError, UserError):
+        return True
 
 
-def locate(cells: Sequence[tuple[str, str]], name: str, stub: str) -> int | None:
-    """Return the index of an exercise's cell, or `None` if the notebook doesn't have it.
+def locate(
+    cells: Sequence[tuple[str, str]], name: str, original: str, names: Collection[str] = ()
+) -> int | None:
+    """Return the index of the cell of an exercise or a given part, or `None`.
 
-    A cell without metadata that calls the check also counts. Among several cells, the last one that
-    differs from the stub is used.
+    Without a cell that has the exercise's metadata or calls its check, it is the one that defines
+    all `names`. Among several cells, the last one that differs from the course's is used. The text
+    is searched, which also finds a cell with a syntax error.
+
+    Args:
+        cells: Code and exercise of each cell.
+        name: The exercise, or "".
+        original: Code of the course's cell.
+        names: Names that the cell defines.
     """
     call = re.compile(rf"\bchecks\.{name}\s*\(")
     found = [i for i, (source, mark) in enumerate(cells) if mark == name or call.search(source)]
-    return last_edited(cells, found, stub)
-
-
-def locate_definitions(
-    cells: Sequence[tuple[str, str]], names: Collection[str], original: str
-) -> int | None:
-    """Return the index of the cell that defines all `names`, or `None`, as `locate` does.
-
-    It reads the text, so it also finds a cell with a syntax error.
-    """
-    begins = [re.compile(rf"(?m)^(?:class|def) +{name}\b") for name in names]
-    found = [i for i, (source, _) in enumerate(cells) if all(b.search(source) for b in begins)]
-    return last_edited(cells, found, original)
-
-
-def last_edited(
-    cells: Sequence[tuple[str, str]], found: Sequence[int], original: str
-) -> int | None:
-    """Return the last of the indices `found` whose cell differs from the original."""
+    if names and not (name and found):
+        begins = [re.compile(rf"(?m)^(?:class|def) +{name}\b") for name in names]
+        found = [i for i, (source, _) in enumerate(cells) if all(b.search(source) for b in begins)]
     edited = [i for i in found if cells[i][0].split() != original.split()]
     return (edited or found or [None])[-1]
 
@@ -207,12 +209,8 @@ def plain(source: str) -> str:
 
 
 @functools.lru_cache(maxsize=2000)  # every answer of a notebook reads all its cells
-def statements(source: str, modules: frozenset[str]) -> tuple[Statement, ...]:
+def statements(source: str) -> tuple[Statement, ...]:
     """Parse a cell into top-level statements, without calls of checks.
-
-    Args:
-        source: Code of the cell.
-        modules: Names of modules, as in `describe`.
 
     Raises:
         SyntaxError: If the cell isn't Python.
@@ -220,8 +218,7 @@ def statements(source: str, modules: frozenset[str]) -> tuple[Statement, ...]:
     code = plain(source)
     nodes = ast.parse(code).body
     pairs = zip(nodes, texts(code, nodes), strict=True)
-    found = [replace(describe(n, modules), text=text) for n, text in pairs if not check_call(n)]
-    return tuple(found)
+    return tuple(described(node, text) for node, text in pairs if not check_call(node))
 
 
 def texts(code: str, nodes: Sequence[ast.stmt]) -> list[str]:
@@ -249,66 +246,46 @@ def names_in(nodes: Sequence[ast.expr]) -> set[str]:
     return {x.id for node in nodes for x in ast.walk(node) if isinstance(x, ast.Name)}
 
 
-def describe(node: ast.stmt, modules: Collection[str]) -> Statement:
+def described(node: ast.stmt, text: str) -> Statement:
     """Find the names that a statement binds and uses.
-
-    Args:
-        node: The statement.
-        modules: Names of modules. Assigning an attribute of a module doesn't bind its name, because
-            an exercise shouldn't change the modules that other exercises use.
 
     Raises:
         SyntaxError: If the statement is only allowed inside a function.
     """
-    binds, uses, later = mutated(node).difference(modules), set(), set()
-    top = symtable.symtable(ast.unparse(node), "<cell>", "exec")
-    inner = loop_names(node)
-    for symbol in top.get_symbols():
-        if symbol.get_name() in inner:
-            continue
-        if symbol.is_assigned() or symbol.is_imported():
-            binds.add(symbol.get_name())
-        if symbol.is_referenced():
-            uses.add(symbol.get_name())
-    todo = [(table, False) for table in top.get_children()]
-    while todo:
-        table, is_deferred = todo.pop()
-        is_deferred |= table.get_type() == "function"
-        free = {s.get_name() for s in table.get_symbols() if s.is_global()}
-        (later if is_deferred else uses).update(free)
-        todo += [(child, is_deferred) for child in table.get_children()]
+    code = compile(ast.Module([node], []), "<cell>", "exec", dont_inherit=True)
+    binds = mutated(node) | arguments_of(code, STORES)
     if isinstance(node, ast.ImportFrom) and node.names[0].name == STAR:
         binds.add(STAR)
-    return Statement(node, frozenset(binds), frozenset(uses), frozenset(later))
+    return Statement(node, frozenset(binds), frozenset(globals_of(code, set())), text)
 
 
-def loop_names(node: ast.stmt) -> set[str]:
-    """Return the names that only comprehensions bind. Python 3.12 lists them in the outer scope."""
-    loops = [loop for loop in ast.walk(node) if isinstance(loop, ast.comprehension)]
-    inside = [name for loop in loops for name in ast.walk(loop.target)]
-    names = [name for name in ast.walk(node) if isinstance(name, ast.Name)]
-    stored = [name for name in names if isinstance(name.ctx, ast.Store)]
-    return {n.id for n in stored if n in inside} - {n.id for n in stored if n not in inside}
+def globals_of(code: CodeType, local: set[str]) -> set[str]:
+    """Return the global names that code loads, with its functions and classes."""
+    inner = [each for each in code.co_consts if isinstance(each, CodeType)]
+    found = arguments_of(code, LOADS) - local
+    return found.union(*(globals_of(each, arguments_of(each, STORES)) for each in inner))
 
 
-def mutated(node: ast.stmt) -> set[str]:
+def arguments_of(code: CodeType, operations: Collection[str]) -> set[str]:
+    """Return the names on which code does one of the operations."""
+    return {each.argval for each in dis.get_instructions(code) if each.opname in operations}
+
+
+def mutated(node: ast.AST) -> set[str]:
     """Return the names whose items or attributes a statement assigns, such as `MLP.forward`.
 
     Functions in it aren't called yet, so `self.c_fc = ...` in a class isn't an assignment to `self`
     in the notebook.
     """
-    found: set[str] = set()
-    todo: list[ast.AST] = [node]
-    while todo:
-        target = todo.pop()
-        if not isinstance(target, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
-            todo += ast.iter_child_nodes(target)
-        if isinstance(target, (ast.Attribute, ast.Subscript)) and isinstance(target.ctx, ast.Store):
-            root: ast.expr = target
-            while isinstance(root, (ast.Attribute, ast.Subscript)):
-                root = root.value
-            if isinstance(root, ast.Name):
-                found.add(root.id)
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+        return set()
+    found = {name for child in ast.iter_child_nodes(node) for name in mutated(child)}
+    if isinstance(node, (ast.Attribute, ast.Subscript)) and isinstance(node.ctx, ast.Store):
+        root: ast.expr = node
+        while isinstance(root, (ast.Attribute, ast.Subscript)):
+            root = root.value
+        if isinstance(root, ast.Name):
+            found.add(root.id)
     return found
 
 
@@ -317,10 +294,10 @@ def read(sources: Sequence[str], course: Course) -> list[Statement]:
     found = []
     for source in sources:
         try:
-            described = statements(source, frozenset(course.modules))
+            cell = statements(source)
         except (SyntaxError, ValueError, RecursionError):
             continue
-        found += [s for s in described if s.binds and not s.binds <= {*course.names, "checks"}]
+        found += [s for s in cell if s.binds and not s.binds <= {*course.names, "checks"}]
     return [statement for statement in found if ast.dump(statement.node) not in course.given]
 
 
@@ -329,9 +306,9 @@ def needed(
 ) -> list[int]:
     """Return the indices of the statements that an answer needs, without its own.
 
-    A name is taken from its last definition before the statement that uses it, and a function's
-    names also from the last one before the call of the check. If there is none and the course
-    doesn't define the name, it is taken from the cells below the answer.
+    A name is taken from its last definition before the statement that uses it, and from the last
+    one before the call of the check, which calls functions. If there is none and the course doesn't
+    define the name, it is taken from the cells below the answer.
 
     Args:
         statements: Statements of the notebook, in order.
@@ -339,13 +316,11 @@ def needed(
         names: Names in the call of the check.
         known: Names that the course defines.
     """
-    end, chosen = body.stop, set(body)
-    chosen |= {i for i in range(end) if STAR in statements[i].binds}
-    todo = [(name, end) for name in names]
+    chosen = {i for i in range(body.stop) if STAR in statements[i].binds}.union(body)
+    todo = [(name, body.stop) for name in names]
 
     def use(i: int) -> None:
-        todo.extend((name, i) for name in statements[i].uses | statements[i].later)
-        todo.extend((name, end) for name in statements[i].later)
+        todo.extend((name, at) for name in statements[i].uses for at in (i, body.stop))
 
     for i in chosen:
         use(i)
@@ -357,10 +332,9 @@ def needed(
         if found is not None and found not in chosen:
             chosen.add(found)
             use(found)
-    return sorted(chosen - set(body))
+    return sorted(chosen.difference(body))
 
 
 def last(statements: Sequence[Statement], name: str) -> int | None:
     """Return the index of the last statement that binds a name, or `None`."""
-    indices = reversed(range(len(statements)))
-    return next((i for i in indices if name in statements[i].binds), None)
+    return next((i for i in reversed(range(len(statements))) if name in statements[i].binds), None)

@@ -1,4 +1,4 @@
-"""Run jobs in a process of its own, which an answer may end, change or keep forever."""
+"""Run answers in a process of its own, which an answer may end, change or keep forever."""
 
 import json
 import os
@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
@@ -18,14 +18,12 @@ import psutil
 OPEN = "open\n"  # a line of a process that begins with a job
 LOOK = 0.5  # seconds between two looks at a process
 IDLE = 0.05  # a process that took a smaller share of a core since the last look is waiting
+ERROR, TIME, MEMORY = "error", "time limit", "memory limit"  # verdicts, as those in `study`
+NO_RESULT = "the process ended without a result"
+NO_VERDICT = "the result is not one that a check gives"
+RUN = "from cs336_course.one_file import worker; worker.serve()"
 
-
-class EndedError(Exception):
-    """Error for a job whose process has ended."""
-
-
-class SlowError(Exception):
-    """Error for a job that took longer than its limit."""
+Verdict = tuple[str, str, str]  # the verdict, the diagnosis, and its figures
 
 
 def core_seconds(pid: int) -> float:
@@ -65,29 +63,22 @@ class Patience:
 
 
 class Process:
-    """A process that does one job after the other, within a `with` block.
+    """A process that does one job of `worker` after the other, within a `with` block.
 
     It starts with the first job, and again after one that ended it. It is no fork, because the
     threads of a notebook's kernel don't survive one.
 
     Args:
-        command: Command of a program that calls `worker.serve`.
-        environment: Environment variables (default: ours, with our path of modules).
+        environment: Environment variables besides the path of modules (default: ours).
         folder: Working directory (default: ours).
     """
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        environment: Mapping[str, str] | None = None,
-        folder: Path | None = None,
-    ):
-        self.command, self.folder = command, folder
+    def __init__(self, environment: Mapping[str, str] | None = None, folder: Path | None = None):
         paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
-        self.environment = environment or os.environ | {"PYTHONPATH": paths}
+        self.environment = {**(environment or os.environ), "PYTHONPATH": paths}
+        self.folder = folder
         self.running: subprocess.Popen[str] | None = None
         self.lines: queue.Queue[str] = queue.Queue()
-        self.ready: Any = None  # what it says when it has started
 
     def __enter__(self) -> "Process":
         return self
@@ -103,7 +94,7 @@ class Process:
         """
         with tempfile.TemporaryFile("w+", errors="replace") as errors:
             self.running = subprocess.Popen(
-                self.command,
+                [sys.executable, "-Ps", "-c", RUN],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -115,45 +106,37 @@ class Process:
             self.lines = queue.Queue()
             arguments = (self.running.stdout, self.lines)
             threading.Thread(target=pump, args=arguments, daemon=True).start()
-            line = self.lines.get()
-            if not line:
+            if not self.lines.get():
                 self.stop()
                 errors.seek(0)
-                raise RuntimeError("".join(errors.read().strip().splitlines()[-1:]))
-        self.ready = json.loads(line)
+                said = "".join(errors.read().strip().splitlines()[-1:])
+                raise RuntimeError(f"the process that runs answers didn't start: {said}")
         return self.running
 
-    def do(self, job: Mapping[str, Any], seconds: float | None) -> Any:
-        """Do a job, and return its result.
+    def do(self, job: Mapping[str, Any], seconds: float) -> Verdict:
+        """Do a job, and return its verdict.
 
         Args:
-            job: The job, as JSON.
-            seconds: Limit of its time, as `Patience` counts it, or `None` without one.
-
-        Raises:
-            EndedError: If the process has ended.
-            SlowError: If the job takes longer.
+            job: The job, as `worker` reads it.
+            seconds: Limit of its time, as `Patience` counts it.
         """
         running = self.running or self.start()
         assert running.stdin is not None
         with suppress(OSError):  # it has ended, which the next line says
             print(json.dumps(job), file=running.stdin, flush=True)
         line = self.lines.get()  # it has read the job, and what the course needs for it
-        patience = Patience(running.pid, seconds or float("inf"))
+        patience = Patience(running.pid, seconds)
         while line == OPEN:
             try:
                 line = self.lines.get(timeout=LOOK)
             except queue.Empty:
                 if patience.is_over():
                     self.stop()
-                    raise SlowError from None
-        if not line:
-            self.stop()
-            raise EndedError
-        result, goes_on = json.loads(line)
+                    return TIME, "", ""
+        verdict, said, figures, goes_on = json.loads(line or json.dumps([ERROR, NO_RESULT, "", 0]))
         if not goes_on:
             self.stop()
-        return result
+        return verdict, said, figures
 
     def stop(self) -> None:
         """End the process, and those that it has started."""

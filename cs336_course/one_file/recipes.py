@@ -16,19 +16,17 @@ class Recipe:
 
     Attributes:
         file: Name of the file.
-        notebooks: Numbers of the notebooks that hold parts. A later one can define a part anew.
-        outline: Sections of the file, and the parts in each.
-        has_others: Whether parts that the outline doesn't name come last. Otherwise they aren't
-            read, since notebooks hold parts that this file doesn't need.
+        notebooks: Keys of the notebooks that hold parts. A later one can define a part anew.
+        outline: Sections of the file, and the names of the parts in each. Notebooks hold others,
+            too, that this file doesn't need.
         replaced: Parts that are read and left out of the file. Answers of a learner call them, and
             would bring them along if their names weren't known.
     """
 
     file: str
-    notebooks: tuple[str, ...]
-    outline: Mapping[str, tuple[str, ...]]
-    has_others: bool = True
-    replaced: tuple[str, ...] = ()
+    notebooks: str
+    outline: Mapping[str, str]
+    replaced: str = ""
 
     @property
     def module(self) -> str:
@@ -41,87 +39,51 @@ class Recipe:
         text = (FILES / self.file).read_text(encoding="utf-8")
         return text.partition("\n\n\n# ==")[0]
 
-    def notebooks_until(self, last: str) -> tuple[str, ...]:
-        """Return the numbers of the notebooks up to `last`, or of all if it is "".
+    def notebooks_until(self, last: str) -> list[str]:
+        """Return the keys of the notebooks up to `last`, or of all if it is "".
 
         Raises:
             UserError: If the file has no part in this notebook.
         """
-        if last and last not in self.notebooks:
-            known = ", ".join(self.notebooks)
+        keys = self.notebooks.split()
+        if last and last not in keys:
+            known = ", ".join(keys)
             raise UserError(f"until is {last!r}; for {self.file}, one of {known} expected")
-        return self.notebooks[: self.notebooks.index(last or self.notebooks[-1]) + 1]
+        return keys[: keys.index(last or keys[-1]) + 1]
 
-    def reads(self, part: str) -> bool:
-        """Return whether a part of this name is read."""
-        named = any(part in names for names in self.outline.values())
-        return self.has_others or named or part in self.replaced
+    @cached_property
+    def parts(self) -> set[str]:
+        """Names of the parts that are read."""
+        return set(" ".join([*self.outline.values(), self.replaced]).split())
 
 
+EVALUATION = "evaluate ending_losses hellaswag"
+DATA = "tokenizer tokens windows processes micro_batches ahead"
 GPT2 = Recipe(
     "train_gpt2.py",
-    ("07", "08", "09", "10", "11"),
+    "07 08 09 10 11",
     outline={
-        "Model": (
-            "embed",
-            "attention",
-            "causal_self_attention",
-            "mlp",
-            "block",
-            "init_weights",
-            "gpt",
-            "is_linear",
-            "published_weights",
-            "load_weights",
-            "nucleus",
-            "generate",
-        ),
-        "Data": ("tokenizer", "tokens", "windows", "processes", "micro_batches", "ahead"),
-        "Optimizer": ("learning_rate", "parameter_groups", "make_optimizer", "update"),
-        "Evaluation": ("evaluate", "ending_losses", "hellaswag"),
-        "Loop": ("backward", "train", "fast", "save", "resume", "report", "main"),
+        "Model": "embed attention causal_self_attention mlp block init_weights gpt is_linear "
+        "published_weights load_weights nucleus generate",
+        "Data": DATA,
+        "Optimizer": "learning_rate parameter_groups make_optimizer update",
+        "Evaluation": EVALUATION,
+        "Loop": "backward train fast save resume report main",
     },
 )
-
-
 TODAY = Recipe(
     "train_gpt2_today.py",
-    ("07", "08", "model_of_today", "09", "10", "11", "recipe_of_today"),
+    "07 08 model_of_today 09 10 11 recipe_of_today",
     outline={
-        "Model": (
-            "norm",
-            "rotate",
-            "attention",
-            "attention_of_today",
-            "block_of_today",
-            "init_of_today",
-            "gpt_of_today",
-            "weights_of_today",
-            "nucleus",
-            "generate",
-        ),
-        "Data": ("tokenizer", "tokens", "windows", "processes", "micro_batches", "ahead"),
-        "Optimizer": ("orthogonalized", "muon_updates", "groups_of_today", "muon", "rate_of_today"),
-        "Evaluation": ("evaluate", "ending_losses", "hellaswag"),
-        "Loop": ("backward", "train", "fast", "save_of_today", "resume", "report", "main"),
+        "Model": "norm rotate attention attention_of_today block_of_today init_of_today "
+        "gpt_of_today weights_of_today nucleus generate",
+        "Data": DATA,
+        "Optimizer": "orthogonalized muon_updates groups_of_today muon rate_of_today",
+        "Evaluation": EVALUATION,
+        "Loop": "backward train fast save_of_today resume report main",
     },
-    has_others=False,
-    replaced=(
-        "embed",
-        "causal_self_attention",
-        "mlp",
-        "block",
-        "init_weights",
-        "gpt",
-        "is_linear",
-        "published_weights",
-        "load_weights",
-        "learning_rate",
-        "parameter_groups",
-        "make_optimizer",
-        "update",
-        "save",
-    ),
+    replaced="embed causal_self_attention mlp block init_weights gpt is_linear published_weights "
+    "load_weights learning_rate parameter_groups make_optimizer update save",
 )
 
 RECIPES = {"gpt2": GPT2, "today": TODAY}

@@ -10,12 +10,11 @@ import pytest
 import torch
 
 from cs336_course.course import page_of
-from cs336_course.one_file import answers, assemble
-from cs336_course.one_file.processes import Process
+from cs336_course.one_file import assemble, processes
+from cs336_course.one_file.recipes import Recipe
 from cs336_lib.config import UserError
 
 COURSE = Path(__file__).parents[2] / "notebooks"
-CHECKING = answers.checking
 IMPORTS = "import toy_checks as checks"
 CHECK = "\n\n\nbytes_of = checks.bytes_of(bytes_of)"
 STUB = "def bytes_of(n, bits):\n    raise NotImplementedError" + CHECK
@@ -49,15 +48,15 @@ def notebooks(folder: Path, answer: str = STUB, later: str = STUB, given: str = 
 
 
 @pytest.fixture(scope="module")
-def kept() -> Iterator[Process]:
+def kept() -> Iterator[processes.Process]:
     """A process that outlives its blocks, because starting it takes seconds."""
-    with CHECKING() as process:
+    with processes.Process() as process:
         yield process
 
 
 @pytest.fixture(autouse=True)
 def process(kept, monkeypatch) -> None:
-    monkeypatch.setattr(answers, "checking", lambda: nullcontext(kept))
+    monkeypatch.setattr(assemble, "Process", lambda: nullcontext(kept))
 
 
 @pytest.fixture
@@ -65,6 +64,9 @@ def toy(tmp_path, monkeypatch) -> Path:
     """The learner's folder, in a course whose notebooks are toys."""
     monkeypatch.setattr(assemble.study, "SHIPPED", notebooks(tmp_path / "course"))
     monkeypatch.setattr(assemble.Notebook, "checks", "toy_checks")
+    outline = {"Model": "embed", "Toys": "one bytes_of mine", "Loop": "train"}
+    recipe = Recipe("train_gpt2.py", "07 08 09 10 11", outline)
+    monkeypatch.setitem(assemble.RECIPES, "gpt2", recipe)
     return tmp_path / "mine"
 
 
@@ -100,9 +102,8 @@ def test_a_later_part_replaces_an_earlier_one_unless_only_that_is_the_learners(t
     assert both(MINE + CHECK, STUB).is_mine
     assert "n * bits * 1" in both(MINE + CHECK, other).code
     assert both(MINE + CHECK, wrong).is_mine
-    assert "yours of notebook 07 instead of a later one: bytes_of (that is" in assemble.progress(
-        folder=toy
-    )
+    said = assemble.progress(folder=toy)
+    assert "yours of notebook 07 instead of a later one: bytes_of (that is" in said
 
 
 def test_solutions_are_marked_among_the_learners_parts(toy):
@@ -223,19 +224,12 @@ def part(folder: Path, name: str = NAME) -> assemble.Part:
 
 
 EDITS: dict[str, Edit] = {
-    "the stub's last line in a comment": lambda code, check: (
-        f"{code}\n        # raise NotImplementedError\n\n\n{check}"
+    "tried": lambda code, check: (
+        f"!ls\n{code}\n        # raise NotImplementedError\nx = torch.ones(4)\nprint(x)\n"
+        f"torch.set_default_dtype(torch.float64)\n{check}\n{check}\n"
+        "files = !ls\nimport sys; sys.exit(0)"
     ),
-    "the stub's last line above the answer": lambda code, check: code.replace(
-        "        super().__init__()",
-        "        # raise NotImplementedError\n        super().__init__()",
-    ),
-    "shell": lambda code, check: f"!ls\n{code}\n{check}\nfiles = !ls",
-    "checked twice": lambda code, check: f"{code}\n\n\n{check}\n{check}",
     "not checked": lambda code, check: code,
-    "tried before": lambda code, check: f"{code}\nx = torch.ones(4)\nprint(x)\n{check}",
-    "exit": lambda code, check: f"{code}\nimport sys; sys.exit(0)\n{check}",
-    "dtype": lambda code, check: f"torch.set_default_dtype(torch.float64)\n{code}\n{check}",
     "another name": lambda code, check: (
         code.replace("class CausalSelfAttention", "class Mine")
         + "\n\n\n"
@@ -252,11 +246,8 @@ def test_a_right_answer_is_kept(tmp_path, edit):
     assert not any(word in found.code for word in ("checks", "print", "ls", "%%", "exit", "set_"))
     before = torch.get_default_dtype(), torch.is_grad_enabled()
     made = assemble.module("07", tmp_path)
-    assert made.CausalSelfAttention(made.Config(n_embd=4, n_head=2))(torch.ones(1, 1, 4)).shape == (
-        1,
-        1,
-        4,
-    )
+    attention = made.CausalSelfAttention(made.Config(n_embd=4, n_head=2))
+    assert attention(torch.ones(1, 1, 4)).shape == (1, 1, 4)
     assert before == (torch.get_default_dtype(), torch.is_grad_enabled())
 
 
@@ -298,8 +289,7 @@ def line_in_forward(line: str) -> Edit:
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("torch.set_grad_enabled(False)", None),
-        ("torch.set_default_dtype(torch.float64)", None),
+        ("torch.set_grad_enabled(False); torch.set_default_dtype(torch.float64)", None),
         ("F.gelu = torch.relu", None),
         ("import sys; sys.exit(0)", "your code raised SystemExit: 0"),
         ("import os; os._exit(0)", "your code ended Python"),
@@ -308,7 +298,7 @@ def line_in_forward(line: str) -> Edit:
 )
 def test_an_answer_disturbs_no_other(tmp_path, monkeypatch, line, reason):
     if "while" in line:
-        monkeypatch.setattr(answers, "SECONDS", 10)
+        monkeypatch.setattr(assemble, "SECONDS", 10)
     solve(tmp_path, (NAME, "init_weights"), {NAME: line_in_forward(line)})
     found = {one.name: one for one in assemble.parts(tmp_path, "07")}
     assert found["init_weights"].missing == ""
@@ -318,18 +308,11 @@ def test_an_answer_disturbs_no_other(tmp_path, monkeypatch, line, reason):
 
 
 def test_without_forks_each_part_has_its_own_process(monkeypatch):
-    monkeypatch.setattr(answers, "RUN", answers.RUN.replace("main()", "main(can_fork=False)"))
+    monkeypatch.setattr(processes, "RUN", processes.RUN.replace("()", "(can_fork=False)"))
     job = {"before": "", "checks": "", "check": "", "arguments": []}
-    with CHECKING() as process:
-        assert "ZeroDivisionError" in answers.reason(process, code="x = 2 / 0", **job)
+    sets = "import torch; torch.set_default_dtype(torch.float64)"
+    reads = "import torch; assert torch.ones(1).dtype == torch.float32"
+    with processes.Process() as process:
+        assert "ZeroDivisionError" in assemble.reason(process, code="x = 2 / 0", **job)
         assert process.running is None
-        leaves = "import torch; torch.set_default_dtype(torch.float64)"
-        assert answers.reason(process, code=leaves, **job) == ""
-        assert (
-            answers.reason(
-                process,
-                code=f"{leaves.split(';')[0]}; assert torch.ones(1).dtype == torch.float32",
-                **job,
-            )
-            == ""
-        )
+        assert [assemble.reason(process, code=code, **job) for code in (sets, reads)] == ["", ""]

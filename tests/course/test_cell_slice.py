@@ -11,7 +11,7 @@ CALL = ast.parse("checks.f(f)").body[0].value  # type: ignore[attr-defined]
 
 def text(*cells: str, given: str = "") -> str:
     """The text of an answer in the last cell with an f. `given` names what the file has."""
-    course = cell_slice.Course((), given.split(), (), ["len", *given.split()])
+    course = cell_slice.Course((), given.split(), ["len", *given.split()])
     return sliced(cells, course).text(CALL)
 
 
@@ -64,7 +64,7 @@ def test_an_answer_that_is_not_there_is_named(cells):
     ("cells", "setup"),
     [
         (["x = 1\ny = 2\nprint(x)", "f = x"], "x = 1"),
-        (["a = 1\nb = a\na = 2", "f = b"], "a = 1; b = a"),
+        (["a = 1\nb = a\na = 2", "f = b"], "a = 1; b = a; a = 2"),
         (
             ["a = 1\ndef g():\n    return a\na = 2", "def f():\n    return g()"],
             "a = 1; def g():\n    return a; a = 2",
@@ -81,5 +81,5 @@ def test_an_answer_that_is_not_there_is_named(cells):
     ],
 )
 def test_a_setup_has_what_an_answer_needs(cells, setup):
-    found = sliced(cells, cell_slice.Course((), (), (), ("len",)))
+    found = sliced(cells, cell_slice.Course((), (), ("len",)))
     assert "; ".join(map(ast.unparse, found.setup)) == setup

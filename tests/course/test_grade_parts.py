@@ -9,38 +9,30 @@ from pathlib import Path
 import pytest
 
 from cs336_course.engine import records
-from cs336_course.grading import answer_process, report, runner, submissions
-from cs336_course.one_file import worker
+from cs336_course.grading import answers, container, report, submissions
+from cs336_course.one_file import cell_slice, worker
 from cs336_course.pages.einops.exercises import query_gradient
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "03_einops.ipynb"
 
 
+LIMITS = answers.Limits(memory_gb=2)
 DEEP = "[" * 100_000
 TENSOR = {"tensor": "float32", "shape": [2, 2], "device": "cpu", "data": "AAAA"}
 
 
-@pytest.mark.parametrize(
-    "found",
-    [
-        *(None, 7, "x", ["passed", ""], ["observed", 5], [["x"], 5], ["first", ""]),
-        *(["observed", text] for text in ("x", DEEP, "5", "[5]")),
-        *(
-            ["observed", json.dumps([TENSOR | {"tensor": t}])]
-            for t in ("float32", "quint8", "list")
-        ),
-    ],
-    ids=lambda found: str(found)[:20],
-)
-def test_a_forged_result_is_an_error(found):
-    assert answer_process.judged(query_gradient, found)[0] == "error"
+def test_a_forged_result_is_an_error():
+    tensors = [json.dumps([TENSOR | {"tensor": t}]) for t in ("float32", "quint8", "list")]
+    texts = [["observed", text] for text in ("x", DEEP, "5", "[5]", *tensors)]
+    for found in (None, 7, "x", ["passed", ""], ["observed", 5], [["x"], 5], ["first", ""], *texts):
+        assert worker.judged(query_gradient, found)[0] == "error", found
 
 
 def judged(result: object) -> str:
     """The verdict on records that all have this result."""
     forged = [{"left": [], "result": result} for _ in query_gradient.cases()]
     found = [worker.OBSERVED, json.dumps(records.encode(forged))]
-    return answer_process.judged(query_gradient, found)[0]
+    return worker.judged(query_gradient, found)[0]
 
 
 @pytest.mark.parametrize("fact", [10**400, -(10**400), [[]], {}, "\x00", 1e999])
@@ -50,7 +42,7 @@ def test_forged_facts_are_wrong(fact):
 
 def test_the_records_of_the_solution_pass():
     found = [worker.OBSERVED, json.dumps(records.encode(query_gradient.expected))]
-    assert answer_process.judged(query_gradient, found) == ("passed", "")
+    assert worker.judged(query_gradient, found) == ("passed", "", "")
 
 
 def test_copies_are_limited_by_apparent_bytes(tmp_path, monkeypatch):
@@ -65,7 +57,7 @@ def test_copies_are_limited_by_apparent_bytes(tmp_path, monkeypatch):
     (folder / "loop").symlink_to(folder)
     os.mkfifo(folder / "pipe")
     left_out = submissions.copy_files(folder, tmp_path / "to")
-    assert left_out == ["b.txt", "link", "loop", "pipe", "sparse.bin"]
+    assert left_out == ["b.txt", "link", "loop", "pipe", "sparse.bin", "week 2/d.ipynb"]
     found = sorted(str(path.relative_to(tmp_path / "to")) for path in (tmp_path / "to").rglob("*"))
     assert found == ["a.txt", "week 2", "week 2/c.txt", "week 2/deep"]
 
@@ -73,7 +65,7 @@ def test_copies_are_limited_by_apparent_bytes(tmp_path, monkeypatch):
 def test_the_command_of_a_container(tmp_path, monkeypatch):
     (tmp_path / "podman").touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    found = runner.container("course", tmp_path, 2)
+    found = container.command("course", tmp_path, LIMITS)
     assert found[:4] == ["podman", "run", "--rm", "--interactive"]
     for part in (
         "--network none",
@@ -89,14 +81,14 @@ def test_the_command_of_a_container(tmp_path, monkeypatch):
     ):
         assert part in " ".join(found), part
     with pytest.raises(ValueError, match="name of an image"):
-        runner.container("--privileged", tmp_path, 2)
+        container.command("--privileged", tmp_path, LIMITS)
     monkeypatch.setenv("PATH", "")
     with pytest.raises(ValueError, match="needs docker or podman"):
-        runner.container("course", tmp_path, 2)
+        container.command("course", tmp_path, LIMITS)
 
 
 def test_a_name_cannot_change_the_terminal_or_be_a_formula():
-    assert report.printable("a\x1b[2J\n b\u202ec") == "a\\x1b[2J b\\u202ec"
+    assert report.on_one_line("a\x1b[2J\n b\u202ec") == "a\\x1b[2J b\\u202ec"
     file = io.StringIO()
     report.write(file, ["=1", "-1", "Zoë, A.", ""])
     assert file.getvalue() == "'=1,'-1,\"Zoë, A.\",\n"
@@ -108,10 +100,13 @@ def test_the_newest_copy_is_graded(tmp_path):
         os.utime(tmp_path / name, (age, age))
     (tmp_path / ".ipynb_checkpoints").mkdir()
     shutil.copy(tmp_path / "03_einops.ipynb", tmp_path / ".ipynb_checkpoints")
-    original = NOTEBOOK
-    assert submissions.find(tmp_path, original) == tmp_path / "03_einops (1).ipynb"
-    assert submissions.find(tmp_path, NOTEBOOK.with_stem("01_dtypes")) is None
-    shutil.copyfile(original, tmp_path / "03_einops.ipynb")  # pulled again, and not edited
-    assert submissions.find(tmp_path, original) == tmp_path / "03_einops (1).ipynb"
+
+    def found(course: Path = NOTEBOOK) -> Path | None:
+        return cell_slice.newest_copy(submissions.notebooks(tmp_path), course)
+
+    assert found() == tmp_path / "03_einops (1).ipynb"
+    assert found(NOTEBOOK.with_stem("01_dtypes")) is None
+    shutil.copyfile(NOTEBOOK, tmp_path / "03_einops.ipynb")  # pulled again, and not edited
+    assert found() == tmp_path / "03_einops (1).ipynb"
     (tmp_path / "03_einops (1).ipynb").unlink()
-    assert submissions.find(tmp_path, original) == tmp_path / "03_einops.ipynb"
+    assert found() == tmp_path / "03_einops.ipynb"

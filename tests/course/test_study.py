@@ -153,21 +153,14 @@ def test_reset_restores_a_notebook_and_keeps_the_old_one(course, mine, name):
     assert sources(old.resolve())[0] == "a = 2  # mine"
 
 
-def study_says(*arguments: str) -> subprocess.CompletedProcess:
-    """Run what the Makefile runs, in the current folder."""
-    command = [sys.executable, "-m", "cs336_course.learner.study", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
-def test_make_lab_says_one_line_at_most(course, mine):
-    assert study_says().stdout == ""
+def test_make_lab_says_one_line_at_most(course, mine, capsys):
+    study.main([])
+    assert capsys.readouterr().out == ""
     edit(mine / "00_start_here.ipynb", "a = 2  # mine")
     edit(course / "00_start_here.ipynb", "newer = 1")
-    said = study_says()
-    assert said.returncode == 0
-    assert said.stdout.count("\n") == 1
-    assert "00_start_here" in said.stdout
-    assert "make reset NOTEBOOK=00_start_here" in said.stdout
+    study.main([])
+    (said,) = capsys.readouterr().out.splitlines()
+    assert "make reset NOTEBOOK=00_start_here" in said
 
 
 @pytest.mark.parametrize(
@@ -175,10 +168,10 @@ def test_make_lab_says_one_line_at_most(course, mine):
     [("", "no notebook ''"), ("09", "00_start_here, 01_dtypes"), ("../x", "'../x'")],
 )
 def test_a_wrong_name_for_reset_is_one_line(course, mine, name, message):
-    said = study_says("--reset", name)
-    assert said.returncode == 1
-    assert said.stderr.count("\n") == 1
-    assert message in said.stderr
+    with pytest.raises(SystemExit) as ended:
+        study.main(["--reset", name])
+    assert message in ended.value.code
+    assert "\n" not in ended.value.code
     assert len(list(mine.glob("*.ipynb"))) == 2
 
 
@@ -233,15 +226,6 @@ def test_verdicts_are_noted_in_a_learners_folder(mine, monkeypatch, capsys):
     assert "double: not right yet. That is the square\n" in capsys.readouterr().out
 
 
-def test_nowhere_else_is_anything_noted(course, monkeypatch, capsys):
-    monkeypatch.chdir(course)
-    before = sorted(course.iterdir())
-    double(lambda x: 2 * x)
-    assert sorted(course.iterdir()) == before
-    assert study.progress(course) == {}
-    assert study.bars(study.progress(course)).startswith("No progress yet")
-
-
 def test_a_damaged_line_is_left_out(mine, monkeypatch):
     monkeypatch.chdir(mine)
     double(lambda x: 2 * x)
@@ -271,8 +255,10 @@ def test_on_a_jupyterhub_a_pulled_course_is_a_learners(course, monkeypatch, caps
     """Students of a hub work in the notebooks that nbgitpuller has pulled, without a copy."""
     monkeypatch.setattr(study, "SHIPPED", course)
     monkeypatch.chdir(course)
+    before = sorted(course.iterdir())
     double(lambda x: 2 * x)
-    assert not (course / study.VERDICTS).exists()  # a developer's clone
+    assert sorted(course.iterdir()) == before  # a developer's clone
+    assert study.bars(study.progress(course)).startswith("No progress yet")
     monkeypatch.setenv("JUPYTERHUB_USER", "ada")
     double(lambda x: 2 * x)
     study.record_guess(course, "sum", "256")
@@ -303,31 +289,25 @@ def test_assistants_are_told_to_explain_and_not_to_solve(course, mine, monkeypat
     assert (mine / "AGENTS.md").read_text() == "newest rules"
 
 
-def test_a_learner_gets_no_outputs_and_no_notes_for_teachers_and_a_teacher_does(course, mine):
+def test_a_learner_gets_no_outputs_but_a_cover_and_a_teacher_does(course, mine):
     path = course / "00_start_here.ipynb"
     notebook = nbformat.read(path, as_version=4)
-    notebook.cells.append(nbformat.v4.new_markdown_cell("For the instructor: ask the room."))
-    cover = nbformat.v4.new_code_cell("speak()", metadata={"tags": ["cover"]})
-    notebook.cells.append(cover)
+    notebook.cells.append(nbformat.v4.new_code_cell("speak()", metadata={"tags": ["cover"]}))
     nbformat.write(notebook, path)
     run_and_save(path)
-    study.update(course, mine)
-    copied = nbformat.read(mine / path.name, as_version=4)
-    assert "instructor" not in str(copied.cells)
-    assert [bool(cell.outputs) for cell in copied.cells if cell.cell_type == "code"][-1]
-    assert not any(cell.outputs for cell in copied.cells[:-1] if cell.cell_type == "code")
-
     lectures = mine.with_name("my_lectures")
-    study.update(course, lectures)
-    taught = nbformat.read(lectures / path.name, as_version=4)
-    assert "instructor" in str(taught.cells)
-    assert taught.cells[0].outputs
-    # an update of the course replaces both, since nobody has edited them
-    notebook.cells[0].source = "2 + 2"
-    nbformat.write(notebook, path)
-    assert study.update(course, mine) == study.update(course, lectures) == []
-    for folder in (mine, lectures):
-        assert nbformat.read(folder / path.name, as_version=4).cells[0].source == "2 + 2"
+
+    def shown(folder: Path) -> list[bool]:
+        assert study.update(course, folder) == []  # since nobody has edited it
+        copied = nbformat.read(folder / path.name, as_version=4)
+        return [bool(cell.outputs) for cell in copied.cells]
+
+    assert shown(mine) == [False, False, True]
+    assert shown(lectures) == [True, True, True]
+    edit(path, "2 + 2")
+    assert shown(mine) == [False, False, True]
+    assert shown(lectures) == [True, True, True]
+    assert sources(mine / path.name) == sources(lectures / path.name) == sources(path)
 
 
 def old_edition(folder: Path) -> dict[str, str]:
@@ -352,6 +332,8 @@ def old_edition(folder: Path) -> dict[str, str]:
         (cell,) = (c for c in notebook.cells if c.metadata.get("cs336") == {"exercise": exercise_})
         answers[exercise_] = cell.source = f"{exercise_} = 3  # mine\nchecks.{exercise_}(...)"
         nbformat.write(notebook, path)
+    stride_costs = copies["02b_stride_costs.ipynb"]  # whose notes for teachers weren't copied
+    stride_costs["shown"], stride_costs["cells"] = stride_costs["cells"], "with the notes"
     study.write_copies(folder, copies)
     for name, verdict in (("treble", study.PASSED), ("train", study.WRONG)):
         row = {"exercise": name, "verdict": verdict, "said": "", "cell": name, "at": "2026-01-01"}
@@ -372,7 +354,7 @@ def test_a_learner_of_the_third_edition_keeps_their_answers(course, tmp_path, ca
         "11_gpt2_scale": ("sums",),
     }.items():
         write(course / f"{name}.ipynb", *map(stub.format, exercises), names=exercises)
-    study.update_and_report(Path("notebooks"))
+    study.update(Path("notebooks"))
     said = capsys.readouterr().out.splitlines()
     assert [line.partition(" is now ")[0] for line in said] == [
         "05b_loss_and_muon",
@@ -389,7 +371,7 @@ def test_a_learner_of_the_third_edition_keeps_their_answers(course, tmp_path, ca
     assert all((mine / name).read_bytes() == before[name] for name in kept)
     found = {e.name: e.verdict for listed in study.progress(mine).values() for e in listed}
     assert (found["treble"], found["train"]) == (study.PASSED, study.WRONG)
-    study.update_and_report(Path("notebooks"))  # nothing happens twice
+    study.update(Path("notebooks"))  # nothing happens twice
     assert capsys.readouterr().out == ""
     assert sources(mine / "09_gpt2_training.ipynb") == written
     edit(course / "09_gpt2_training.ipynb", "newer = 1")
@@ -401,7 +383,7 @@ def test_help_grows_with_each_different_wrong_answer(mine, monkeypatch, capsys):
     path = mine / "01_dtypes.ipynb"
     notebook = nbformat.read(path, as_version=4)
     notebook.cells.insert(0, nbformat.v4.new_markdown_cell("# More\n\n## 1 Halves\n\nText."))
-    names = [cell.metadata.get("cs336", {}).get("exercise") for cell in notebook.cells]
+    names = [study.marks_of(cell).get("exercise") for cell in notebook.cells]
     hint = nbformat.v4.new_markdown_cell("Think of a cake.", metadata={"tags": ["hint"]})
     notebook.cells.insert(names.index("halve") + 1, hint)
     nbformat.write(notebook, path)
@@ -422,5 +404,5 @@ def test_help_grows_with_each_different_wrong_answer(mine, monkeypatch, capsys):
 
 def test_the_new_names_are_pages():
     known = {page.name for page in PAGES}
-    assert {name for names in study.RENAMED.values() for name in names} <= known
+    assert set(", ".join(study.RENAMED.values()).split(", ")) <= known
     assert not known.intersection(study.RENAMED)
