@@ -18,11 +18,8 @@ WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 MAKERS = {
     "float-bits": widgets.float_bits,
     "strides": widgets.strides,
-    "einops": widgets.einops_pattern,
-    "einsum": widgets.einsum_steps,
     "first-bill": widgets.first_bill,
     "model-bill": widgets.model_bill,
-    "optimizer-race": widgets.optimizer_race,
     "attention": lambda: widgets.attention_and_sampling(*load_shipped()),
 }
 
@@ -73,7 +70,7 @@ def test_every_choice_has_a_view(explorers):
             before = widget.values[control["name"]]
             for option in control.get("options", ()):
                 turn(widget, **{control["name"]: option})
-                may = widget.kind in ("einops", "model-bill")  # not everything divides
+                may = widget.kind == "model-bill"  # not everything divides
                 assert not widget.problem or may, (option, widget.problem)
             turn(widget, **{control["name"]: before})
 
@@ -176,37 +173,6 @@ def test_what_is_no_view_of_x_is_refused():
     for_each({case[0]: case for case in cases}, refuse)
 
 
-# einops.
-
-
-def test_the_chosen_element_is_marked_on_both_sides():
-    widget = widgets.einops_pattern()
-    click(widget, "before [1, 5]")
-    assert widget.said == "(3, 8) -> (2, 3, 4); the chosen element goes to 1 place"
-    marked = re.findall(r'aria-label="([^"]*)"[^>]*class="[^"]*cs336-chosen', widget.html)
-    assert marked == ["before [1, 5]", "after [1, 1, 1]"]
-    turn(widget, operation="reduce sum", pattern="seq (head dim) -> seq head")
-    click(widget, "after [0, 1]")
-    assert widget.said.endswith("the chosen element is made of 4 places")
-
-
-def test_einops_own_error_is_shown():
-    widget = widgets.einops_pattern()
-    turn(widget, pattern="seq (head dim) -> head seq d")
-    assert "Identifiers only on one side" in widget.problem
-    turn(widget, pattern="seq dim")
-    assert widget.problem == "a pattern has one arrow, as in axes before -> axes after"
-    turn(widget, pattern="seq dim -> dim seq", sizes="")
-    assert widget.problem == ""
-    assert widget.said == "(3, 8) -> (8, 3)"
-
-
-# einsum, step by step.
-
-
-# Training budget.
-
-
 # Bill of a model.
 
 
@@ -226,9 +192,6 @@ def test_a_layout_that_does_not_fit_is_explained_and_the_view_stays():
     turn(widget, tensor="4", pipeline="1", batch="4,096")
     assert widget.problem == ""
     assert widget.html != before
-
-
-# Optimizer race.
 
 
 # Attention and sampling.
