@@ -45,12 +45,7 @@ def as_blocks(values: NDArray) -> NDArray:
     """Reshape an array to the four axes (block row, block column, row, column).
 
     Axes of size 1 are inserted in front if the array has fewer than four axes.
-
-    Raises:
-        ValueError: If there are more than four axes.
     """
-    if values.ndim > 4:
-        raise ValueError(f"a tensor of {values.ndim} axes cannot be drawn; use 4 at most")
     return values.reshape((1,) * (4 - values.ndim) + values.shape)
 
 
