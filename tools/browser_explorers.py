@@ -6,7 +6,6 @@ All others show their stored picture there.
 import ast
 import base64
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +23,8 @@ WRITTEN += ("temperature", "temperatures", "draws")
 PARTS = ("python.js", "first_bill.js")
 
 
-def constants_of_first_bill(_: Explorer) -> dict[str, Any]:
-    """Return the value of each option of the controls, and the things on the ruler."""
+def constants() -> dict[str, Any]:
+    """Return the value of each option of the first bill's controls, and the things on its ruler."""
     per_token = {
         name: accounting.train_flops_per_token(model, training_length(model, 0))
         for name, model in price.MODELS.items()
@@ -43,22 +42,12 @@ def constants_of_first_bill(_: Explorer) -> dict[str, Any]:
     }
 
 
-CONSTANTS: dict[str, Callable[[Explorer], dict[str, Any]]] = {
-    "first_bill": constants_of_first_bill,
-}
-
-
-def state(name: str, widget: Explorer | writing.Writer) -> dict[str, Any]:
-    """Return all that a page needs to show an explorer and to compute its answers.
-
-    Args:
-        name: Name of the function that made the explorer, such as "first_bill".
-        widget: The explorer.
-    """
+def state(widget: Explorer | writing.Writer) -> dict[str, Any]:
+    """Return all that a page needs to show an explorer and to compute its answers."""
     if isinstance(widget, writing.Writer):  # its weights are a file of their own
         return {"kind": "writer", **{key: getattr(widget, key) for key in WRITTEN}}
     sent = {key: getattr(widget, key) for key in SENT}
-    return {**sent, "constants": CONSTANTS[name](widget)}
+    return {**sent, "constants": constants()}
 
 
 def element(source: str) -> str:
@@ -74,10 +63,10 @@ def element(source: str) -> str:
         named = {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}
     except (AttributeError, IndexError, SyntaxError, ValueError):
         return ""
-    if name not in (*CONSTANTS, "writer"):
+    if name not in ("first_bill", "writer"):
         return ""
     widget = getattr(widgets, name)(*arguments, **named)
-    words = json.dumps(state(name, widget)).replace("<", "\\u003c")  # no </script> inside
+    words = json.dumps(state(widget)).replace("<", "\\u003c")  # no </script> inside
     script = tag("script", words, type="application/json", class_="cs336-state")
     return tag("div", script, class_="cs336-live")
 

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from cs336_course.drawing.style import BLACK, BLUE, LINES, RED, figure, ink, label, label_ends
+from cs336_course.drawing.style import BLACK, BLUE, LINES, figure, label, label_ends
 
 DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))  # distinct without colour, too
 Line = Sequence[float] | tuple[Sequence[float], Sequence[float]]  # heights, or (places, heights)
@@ -90,8 +90,6 @@ def bars(
     *,
     texts: Sequence[str] | str = "{:,.3g}",
     colours: Mapping[str, str] | None = None,
-    limits: Mapping[str, float] | None = None,
-    log: bool = False,
     width: float = 10,
 ) -> Figure:
     """Draw a horizontal bar per name, with its value beside it, and return the figure.
@@ -102,21 +100,16 @@ def bars(
         values: Length of each bar by name, from the top to the bottom.
         texts: What stands beside the bars, or the format of the values.
         colours: Colours of some bars by name; the others are blue.
-        limits: Places of dashed vertical lines by name, such as the memory of a device.
-        log: Whether the axis is logarithmic.
         width: Width of the figure in inches.
     """
     drawing, axes = figure(width, 0.6 * len(values) + 1.7)
     names = list(values)
     fills = [(colours or {}).get(name, BLUE) for name in names]
-    drawn = axes.barh(names, list(values.values()), color=fills, height=0.65, log=log)
+    drawn = axes.barh(names, list(values.values()), color=fills, height=0.65)
     if isinstance(texts, str):
         texts = [texts.format(value) for value in values.values()]
     axes.bar_label(drawn, texts, padding=5)
-    for name, place in (limits or {}).items():
-        axes.axvline(place, color=RED, linestyle="--", linewidth=2)
-        axes.text(place, -0.55, f" {name}", color=ink(RED), va="bottom")
-    axes.set_ylim(len(values) - 0.5, -1.1 if limits else -0.5)
+    axes.set_ylim(len(values) - 0.5, -0.5)
     axes.margins(x=0.15)
     axes.grid(False, axis="y")
     label(axes, title, unit, "")

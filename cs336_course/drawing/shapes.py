@@ -15,27 +15,23 @@ from cs336_course.drawing.style import BLUE, FILLS, figure
 GAP = 0.7  # between two blocks, in cells
 WIDEST = 12.5  # inches that fit on a slide
 CELL_FONT = 14
-WHITE = -1  # the group of a cell that stays white
-IN, OUT = 0, 1  # the groups of cells that a step reads and writes
 
 
 class Panel(NamedTuple):
     """A tensor to draw as cells. The last two axes are the rows and columns of a block.
 
     `axes` contains the axis names as in an einops pattern. `groups` has the same shape as `values`,
-    and contains a colour number or WHITE for each cell. If `groups` is `None`, all cells are white.
+    and contains a colour number for each cell.
     """
 
     title: str
     values: Tensor
     axes: str
-    groups: Tensor | None = None
+    groups: Tensor
 
 
 def face_of(group: int) -> tuple[float, float, float]:
     """Return the colour of a group. It is light, so that black digits are readable."""
-    if group == WHITE:
-        return (1.0, 1.0, 1.0)
     red, green, blue = (0.5 * part + 0.5 for part in to_rgb(FILLS[group % len(FILLS)]))
     return red, green, blue
 
@@ -45,21 +41,11 @@ def array(tensor: Tensor) -> NDArray:
     return tensor.detach().cpu().numpy()
 
 
-def text_of(value: float) -> str:
-    """Format a whole number without decimals, and any other number with one decimal."""
-    return f"{value:.0f}" if float(value).is_integer() else f"{value:.1f}"
-
-
 def as_blocks(values: NDArray) -> NDArray:
     """Reshape an array to the four axes (block row, block column, row, column).
 
     Axes of size 1 are inserted in front if the array has fewer than four axes.
-
-    Raises:
-        ValueError: If there are more than four axes.
     """
-    if values.ndim > 4:
-        raise ValueError(f"a tensor of {values.ndim} axes cannot be drawn; use 4 at most")
     return values.reshape((1,) * (4 - values.ndim) + values.shape)
 
 
@@ -76,16 +62,16 @@ def extent(panel: Panel) -> tuple[float, float]:
 def draw_panel(axes: Axes, panel: Panel) -> None:
     """Draw the cells of a panel, with the indices of its blocks and the names of its axes."""
     values = as_blocks(array(panel.values))
-    groups = None if panel.groups is None else as_blocks(array(panel.groups))
+    groups = as_blocks(array(panel.groups))
     block_rows, block_columns, rows, columns = values.shape
     names = panel.axes.split()
     tall = GAP if len(names) > 2 else 0  # space above each block for its index
     for at in product(range(block_rows), range(block_columns), range(rows), range(columns)):
         x = at[1] * (columns + GAP) + at[3]
         y = at[0] * (rows + GAP + tall) + tall + at[2]
-        face = face_of(WHITE if groups is None else int(groups[at]))
+        face = face_of(int(groups[at]))
         axes.add_patch(Rectangle((x, y), 1, 1, facecolor=face, edgecolor="black", linewidth=1))
-        word = text_of(values[at])
+        word = f"{values[at]:g}"
         axes.text(x + 0.5, y + 0.52, word, ha="center", va="center", fontsize=CELL_FONT)
     if len(names) > 2:
         for i, j in product(range(block_rows), range(block_columns)):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 # Settings of the observer of modules, which mean nothing to a learner
-SETTINGS = {"std", "gradients", "on_other_device"}
+SETTINGS = {"gradients", "on_other_device"}
 
 
 class Case:

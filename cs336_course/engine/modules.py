@@ -30,19 +30,19 @@ def module() -> Observer:
     """Return the observer of a class derived from nn.Module.
 
     A case has the `config` from which the module is built, and the inputs of `forward` by name. It
-    may have `std`, the spread of the weights, `gradients=False` where numbers are so large that
-    rounding hides the gradients, and `on_other_device=True`, which takes longer than all else.
+    may have `gradients=False` where numbers are so large that rounding hides the gradients, and
+    `on_other_device=True`, which takes longer than all else.
     """
 
     def observe(answer: Any, case: Case) -> Record:
         inputs = dict(case.inputs)
-        config, std = inputs.pop("config"), inputs.pop("std", 0.2)
+        config = inputs.pop("config")
         has_gradients = inputs.pop("gradients", True)
         on_other_device = inputs.pop("on_other_device", False)
         mine = built(answer, config)
         built(answer, replace(config, n_layer=1, n_head=1, vocab_size=config.vocab_size // 2))
         record = parameters(mine)
-        fill(mine, std)
+        fill(mine)
         mine.to(next((x.dtype for x in inputs.values() if x.is_floating_point()), torch.float32))
         record |= outputs(mine, inputs)
         if has_gradients and record["result"] is not None:
@@ -78,7 +78,7 @@ def parameters(mine: nn.Module) -> Record:
 
 
 @torch.no_grad()
-def fill(mine: nn.Module, std: float) -> None:
+def fill(mine: nn.Module, std: float = 0.2) -> None:
     """Give each parameter random numbers that depend on its name only."""
     for name, parameter in mine.named_parameters():
         is_gain = parameter.ndim == 1 and name.endswith("weight")

@@ -79,7 +79,6 @@ def function(
     grad: str = "",
     on_other_device: bool = False,
     by_hand: Iterable[tuple[Any, str]] = (),
-    without_torch: bool = False,
 ) -> Observer:
     """Return the observer of a function: its result, and what it does to its inputs.
 
@@ -88,22 +87,18 @@ def function(
             Later cases may round too much.
         on_other_device: Whether inputs may be on another device than new tensors are by default.
         by_hand: Functions that an answer must not call, as (torch.nn.functional, "softmax").
-        without_torch: Whether an answer must not call any function of PyTorch.
     """
 
     def observe(answer: Any, case: Case) -> Record:
         inputs = copy.deepcopy(case.inputs)
-        with watched(by_hand, without_torch) as used:
+        with watched(by_hand) as used:
             record: Record = {"result": plain(answer(*inputs.values()))}
         record["used"] = sorted(used)
         record["changed"] = [name for name in inputs if not same(inputs[name], case.inputs[name])]
         if grad and not case.what:
             names = grad.split()
-            record |= (
-                dict.fromkeys(map(GRADIENT.format, names))
-                if record["changed"]
-                else (gradients(answer, case, names))
-            )
+            lost = dict.fromkeys(map(GRADIENT.format, names))
+            record |= lost if record["changed"] else gradients(answer, case, names)
         if on_other_device:
             record["elsewhere"] = runs_elsewhere(answer, case)
         return record

@@ -107,11 +107,6 @@ class FloatFormat:
         """
         return float(f"1e-{math.floor(self.mantissa_bits * math.log10(2))}")
 
-    @property
-    def digits(self) -> float:
-        """The precision in decimal digits, (m + 1) log10 2, including the implicit leading one."""
-        return (self.mantissa_bits + 1) * math.log10(2)
-
     def split(self, code: int) -> tuple[int, int, int]:
         """Split a code into sign, exponent and mantissa fields, as integers."""
         k, m = self.exponent_bits, self.mantissa_bits

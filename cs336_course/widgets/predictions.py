@@ -52,9 +52,7 @@ class Prediction(Explorer):
 
     def __init__(self, name: str, options: tuple[str, ...]):
         self.name, self.options = name, options
-        self.asked: Asked | None = (
-            None  # what the notebook says, since a cell after this one has run
-        )
+        self.asked: Asked | None = None  # what the notebook says, once the next cell has run
         none = ",".join("0" * len(options))
         values = {"mode": MINE, "pick": "", "guess": "", "hands": none}
         mode = choice("mode", "mode", [MINE, HANDS]) | {"folded": "For a classroom"}
@@ -172,11 +170,6 @@ def predict(name: str, *options: str) -> Prediction:
 
     Args:
         name: Short name, unique in the course, as in the cell's metadata.
-        options: Two to six possible answers.
-
-    Raises:
-        ValueError: If there aren't two to six options, or an option appears twice.
+        options: Possible answers, which differ.
     """
-    if not 2 <= len(options) <= 6 or len(set(options)) < len(options):
-        raise ValueError(f"predict needs two to six different options, not {list(options)}")
     return Prediction(name, options)

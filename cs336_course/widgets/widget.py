@@ -221,7 +221,6 @@ def cells(
     shape: Sequence[int],
     cell: Callable[[tuple[int, ...]], str],
     group: str,
-    names: Sequence[str] = (),
 ) -> str:
     """Draw a tensor as a grid of `cell(index)`. The last two axes are rows and columns.
 
@@ -234,9 +233,7 @@ def cells(
         body = "".join(cell((*outer, *index)) for index in product(*inner))
         style = f"grid-template-columns: repeat({max(1, columns)}, auto)"
         grid = tag("div", body, class_="cs336-cells", style=style)
-        words = ", ".join(
-            f"{names[axis]} {i}" if axis < len(names) else str(i) for axis, i in enumerate(outer)
-        )
-        caption = tag("div", html.escape(words), class_="cs336-faint") if outer else ""
+        words = ", ".join(map(str, outer))
+        caption = tag("div", words, class_="cs336-faint") if outer else ""
         blocks.append(tag("div", caption + grid, class_="cs336-block"))
     return tag("div", "".join(blocks), class_="cs336-row", data_arrows=columns, data_group=group)

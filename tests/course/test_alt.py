@@ -84,7 +84,7 @@ def texts(notebook) -> list[str]:
     return [output.metadata["image/png"]["alt"] for output in outputs]
 
 
-def test_every_way_to_show_a_picture_stores_its_text(stored):
+def test_every_way_to_show_a_picture_stores_its_text_and_few_colours(stored):
     shown, last, configured, explorer = texts(stored)
     assert shown.startswith("Shown. X axis: x, ")
     assert shown.endswith("A line from 1 to 3.")
@@ -92,9 +92,6 @@ def test_every_way_to_show_a_picture_stores_its_text(stored):
     assert configured == "A line from 1 to 5."
     widget = widgets.float_bits()
     assert explorer == f"The explorer {widget.title}: {widget.said}"
-
-
-def test_every_picture_has_twice_the_pixels_and_few_colours(stored):
     for output in (o for cell in stored.cells for o in cell.outputs if "image/png" in o.data):
         picture = Image.open(io.BytesIO(base64.b64decode(output.data["image/png"])))
         assert picture.width // 2 == output.metadata["image/png"]["width"] >= 400

@@ -36,16 +36,6 @@ def test_decode_is_the_hardwares_for_every_code():
     for_each(SMALL, compare)
 
 
-def test_encode_inverts_decode():
-    def compare(dtype, number):
-        for code in range(2**number.bits):
-            value = number.decode(code)
-            if not math.isnan(value):
-                assert number.encode(value) == code
-
-    for_each(SMALL, compare)
-
-
 def test_rounding_is_the_hardwares():
     def compare(dtype, number):
         x = spread(4000, max(-160, number.min_exponent - number.mantissa_bits - 3), 10)
@@ -68,3 +58,4 @@ def test_overflow_of_each_family():
     assert number_formats.E4M3FNUZ.encode(-0.0) == 0  # there is no minus zero
     assert number_formats.E2M1.decode(number_formats.E2M1.encode(100.0)) == 6
     assert number_formats.E8M0.encode(0.0) == 0
+    assert number_formats.E8M0.encode(2.0) == 128

@@ -261,7 +261,7 @@ def test_a_fact_that_holds_or_not_is_shown_without_false_and_true():
 
 
 def test_a_case_is_described_without_the_settings_of_its_observer():
-    options = {"on_other_device": True, "gradients": False, "std": 0.6}
+    options = {"on_other_device": True, "gradients": False}
     assert Case("", x=normal(2, 3), top={"k": 5}, none={}, **options).described() == (
         "x (2, 3), top={'k': 5}"
     )

@@ -1,12 +1,10 @@
-"""The box in which a GPT writes: its weights, its first text, and the picture that stays."""
+"""The box in which a GPT writes: its weights, and its first text."""
 
-import base64
 import itertools
 
 import pytest
 import torch
 
-from cs336_course import widgets
 from cs336_course.widgets import writing
 from cs336_lib.model import GPT
 from cs336_lib.sampling import complete
@@ -17,12 +15,6 @@ from cs336_lib.training.checkpoint import load_shipped
 def shipped():
     """Return the GPT that ships and its tokenizer."""
     return load_shipped()
-
-
-@pytest.fixture(scope="module")
-def box():
-    """Return the box of notebook 00."""
-    return widgets.writer()
 
 
 def test_weights_are_the_models_in_sixteen_bits(shipped):
@@ -49,14 +41,3 @@ def test_a_draw_chooses_the_letter_at_its_place(shipped):
         if chances[letter] > 1e-3:
             written, _ = writing.continued(*shipped, "What is", 1, [edge - chances[letter] / 2])
             assert written == letter
-
-
-def test_the_cell_shows_the_box_and_a_picture_that_is_the_same_in_every_run(box):
-    first, described = box._repr_mimebundle_()
-    second, _ = widgets.writer()._repr_mimebundle_()
-    assert first["image/png"] == second["image/png"]
-    assert base64.b64decode(first["image/png"]).startswith(b"\x89PNG")
-    assert first["text/plain"] == "A small GPT writes (run this cell in JupyterLab to use it)"
-    alt = described["image/png"]["alt"]
-    assert "“What is the price of”" in alt
-    assert box.written.split()[0] in alt

@@ -38,7 +38,7 @@ def tab(browser: Browser) -> Page:
 def differences(tab: Page, changes: list[tuple[str, str]]) -> list[str]:
     """Send the same changes to the bill in Python and in the page, and compare the answers."""
     widget = widgets.first_bill()
-    state = json.loads(json.dumps(in_browser.state("first_bill", widget)))
+    state = json.loads(json.dumps(in_browser.state(widget)))
     found = []
     for change, answer in zip(changes, tab.evaluate(ASK, [state, changes]), strict=True):
         widget.answer(dict([change]))

@@ -262,7 +262,7 @@ from IPython.display import display
 from cs336_lib.training.checkpoint import load_shipped
 from cs336_course import widgets
 for name in widgets.__all__:
-    arguments = load_shipped() if name == "attention_and_sampling" else ()
+    arguments = load_shipped() if name == "sampling" else ()
     display(getattr(widgets, name)(*arguments))
 """
 

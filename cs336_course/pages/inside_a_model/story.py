@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from cs336_course.shared.model_of_today import ModelFile, grouped_attention, llama_name, rotate
 from cs336_lib.accounting import Architecture
 from cs336_lib.data.corpus import shakespeare
+from cs336_lib.model import GPT
 from cs336_lib.training import checkpoint
 
 HEADS = "batch seq (head dim) -> batch head seq dim"
@@ -104,17 +105,27 @@ def load(file: ModelFile) -> Llama:
 
 @torch.no_grad()
 def attention_weights(
-    model: Llama, idx: Int[Tensor, "1 seq"]
+    model: Llama | GPT, idx: Int[Tensor, "1 seq"]
 ) -> Float[Tensor, "layer head seq seq"]:
     """Return the attention weights of all heads for a text."""
+    if isinstance(model, Llama):
+        attentions = [layer.self_attn for layer in model.layers]
+    else:
+        attentions = [block.attn for block in model.transformer.h]
     found = []
 
-    def look(attention: Attention, inputs: tuple[Any, ...]) -> None:
-        q, k = attention.turned(inputs[0])
+    def look(attention: Any, inputs: tuple[Any, ...]) -> None:
+        if isinstance(attention, Attention):
+            q, k = attention.turned(inputs[0])
+        else:
+            q, k, _ = (
+                rearrange(part, HEADS, head=attention.n_head)
+                for part in attention.c_attn(inputs[0]).chunk(3, dim=-1)
+            )
         unit = torch.eye(q.size(2)).expand(1, k.size(1), -1, -1)
         found.append(grouped_attention(q, k, unit)[0])
 
-    hooks = [layer.self_attn.register_forward_pre_hook(look) for layer in model.layers]
+    hooks = [attention.register_forward_pre_hook(look) for attention in attentions]
     try:
         model(idx)
     finally:
