@@ -54,16 +54,3 @@ def free_port() -> int:
     with socket.socket() as asked:
         asked.bind(("127.0.0.1", 0))
         return asked.getsockname()[1]
-
-
-def ranks(folder: Path, world: int, *arguments: str) -> list[str]:
-    """Run a program as the ranks of a group, and return what each of them printed.
-
-    It sets the variables that torchrun would set.
-    """
-    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    started = [
-        start(folder, *arguments, RANK=str(rank), WORLD_SIZE=str(world), **address)
-        for rank in range(world)
-    ]
-    return [finish(process) for process in started]

@@ -30,9 +30,6 @@ RIGHT: dict[str, dict[str, str]] = {
     "grouped_query_attention": {
         'sizes = {"kv": kv_heads, "group": heads // kv_heads}  =>  sizes = {"kv": kv_heads, "group": heads / kv_heads}': "The division has no remainder, and einops takes 3.0 for 3.",
     },
-    "step_gap": {
-        "lost[op.kind] = lost.get(op.kind, 0.0) + op.seconds - at_best  =>  lost[op.kind] = lost.get(op.kind, 1.0) + op.seconds - at_best": "Every kind gets the same second more, so their order stays.",
-    },
     "adam_step": {
         "no gradient": "An optimizer's step isn't differentiated.",
     },

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import PercentFormatter
 
+from cs336_course.drawing.charts import curves
 from cs336_course.drawing.style import (
     BLACK,
     BLUE,
@@ -137,15 +138,10 @@ def share_lines(
     x: Sequence[float], shares: Mapping[str, Sequence[float]], title: str, x_label: str
 ) -> Figure:
     """Plot fractions between 0 and 1 against a logarithmic x axis, with one line per name."""
-    fig, axes = figure(10, 4.5)
-    for (name, values), style, colour in zip(
-        shares.items(), ("-", "--", "-.", ":"), LINES, strict=False
-    ):
-        axes.plot(x, values, style, color=colour, label=name)
-    axes.set_xscale("log", base=2)
+    lines = {name: (x, values) for name, values in shares.items()}
+    drawing = curves(title, x_label, "share of the FLOPs", lines, log="x", ylim=(0, 1))
+    (axes,) = drawing.axes
     axes.set_xticks(x, [f"{int(value):,}" for value in x])
-    axes.set_ylim(0, 1)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{share:.0%}"))
-    axes.legend()
-    label(axes, title, x_label, "share of the FLOPs")
-    return fig
+    axes.minorticks_off()
+    axes.yaxis.set_major_formatter(PercentFormatter(1))
+    return drawing

@@ -1,12 +1,11 @@
-"""Exercises of page 01 on rounding and loss scaling."""
+"""Exercises of page 01 on rounding."""
 
-import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
-from cs336_course.engine import Case, Exercise, normal
+from cs336_course.engine import Case, Exercise
 from cs336_course.engine.observe import watched
 from cs336_course.engine.records import Record, plain
 from cs336_course.shared import number_formats
@@ -204,69 +203,5 @@ stochastic_bf16 = Exercise(
         ),
         "your code has more than 16 bits; shift it down.": lambda code, r: code + r & ~0xFFFF,
         "negative numbers lose their sign bit.": lambda code, r: code + r >> 16 & 0x7FFF,
-    },
-)
-
-
-# largest_scale
-
-
-def small_gradients() -> Iterator[Case]:
-    """Yield gradients of many sizes, some at the edge of what fp16 rounds to infinity."""
-    yield Case("", gradients=torch.tensor([1e-6, 3e-7, 2e-9]))
-    yield Case("a largest magnitude that is negative", gradients=torch.tensor([-3e-3, 1e-3]))
-    yield Case("gradients near a power of two", gradients=torch.tensor([0.9, 0.1]))
-    yield Case("gradients that are powers of two", gradients=torch.tensor([2.0**-10, 2.0**-30]))
-    yield Case("a matrix", gradients=normal(4, 5) * 1e-5)
-    yield Case("large gradients", gradients=torch.tensor([3e5, 1.0]))
-    yield Case("one gradient", gradients=torch.tensor([1.4e-8]))
-    yield Case("gradients just below the edge", gradients=torch.tensor([65519.0, 1.0]) * 2**-20)
-    yield Case("gradients at the edge", gradients=torch.tensor([65520.0, 1.0]) * 2**-20)
-    yield Case("zeros", gradients=torch.zeros(3))
-
-
-def scale(of: Callable[[float], float]) -> Callable[[torch.Tensor], float]:
-    """Return an answer that computes the scale of the largest magnitude in this way."""
-    return lambda gradients: of(gradients.abs().max().item()) if gradients.any() else 1.0
-
-
-largest_scale = Exercise(
-    NOTEBOOK,
-    "largest_scale",
-    small_gradients,
-    smaller="The only gradient is 3. Which powers of two can you multiply it by in fp16?",
-    wrong={
-        "the largest magnitude may come from a negative gradient.": ("abs().max()", "max()"),
-        "your scale makes the largest gradient infinite; round the exponent down.": [
-            scale(lambda largest: 2.0 ** math.ceil(math.log2(65520 / largest))),
-            scale(lambda largest: 2.0 ** math.ceil(math.log2(65504 / largest))),
-            scale(lambda largest: 2.0 ** round(math.log2(65504 / largest))),
-        ],
-        "65,519 is stored as 65,504 (section 5), so your scale could be twice as large for "
-        "gradients just below the edge.": [
-            scale(lambda largest: 2.0 ** math.floor(math.log2(65504 / largest))),
-            ("65520", "65504"),
-        ],
-        "65,520 is already infinite in fp16, so a gradient must stay below it.": [
-            scale(lambda largest: 2.0 ** math.floor(math.log2(65520 / largest))),
-            scale(lambda largest: 2.0 ** (16 - math.frexp(largest)[1])),
-        ],
-        "your scale isn't a power of two. Only those change the exponent alone, so that scaling "
-        "rounds nothing.": [
-            scale(lambda largest: 65504 / largest),
-            scale(lambda largest: 65520 / largest),
-        ],
-        "you look at the smallest gradient, but the largest one overflows first.": ("max", "min"),
-        "you look at the mean, but a single infinite gradient spoils the step.": ("max", "mean"),
-        "your scale brings the largest gradient to about 1, but fp16 reaches 65,504.": [
-            ("65520", "1"),
-            scale(lambda largest: 2.0 ** math.floor(math.log2(1 / largest))),
-        ],
-        "you return the exponent; the scale is 2 to that power.": ("2.0 ** ", ""),
-        "fp16's smallest values don't limit the scale; its largest one, 65,504, does.": (
-            ("65520", "2.0**-24")
-        ),
-        "every power of two keeps zeros finite, so there is no largest one; the task asks for 1 "
-        "then.": [("return 1.0", f"return {other}") for other in ("0.0", "math.inf", "2.0**16")],
     },
 )

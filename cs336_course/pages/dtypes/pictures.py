@@ -1,4 +1,4 @@
-"""Pictures of page 01: fields of bits, number lines, lost gradients and lost updates."""
+"""Pictures of page 01: fields of bits, number lines and lost gradients."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from torch import Tensor, bfloat16, float16
 
-from cs336_course.drawing.charts import curves, draw_levels
+from cs336_course.drawing.charts import curves
 from cs336_course.drawing.dtypes import EXPONENT, MANTISSA, SIGN, bare, box, fields
 from cs336_course.drawing.style import (
     BLACK,
@@ -208,17 +208,4 @@ def above(losses: Mapping[str, Sequence[float]], title: str) -> Figure:
     axes.set_yscale("symlog", linthresh=0.01)
     axes.set_yticks([0, 0.01, 0.1, 1], ["0", "0.01", "0.1", "1"])
     axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
-    return drawing
-
-
-def lost_updates(steps: Mapping[str, Sequence[float]], half_gap: float) -> Figure:
-    """Plot the update size of each run by step. Updates smaller than `half_gap` are lost."""
-    title = "The bf16 run stops where its updates are too small"
-    drawing = curves(title, "step", "size of the update", steps, first=1, names="legend")
-    (axes,) = drawing.axes
-    draw_levels(axes, {"half a gap": half_gap})
-    axes.axhspan(0, half_gap, color=GREY, alpha=0.2, lw=0)
-    last = max(map(len, steps.values()))
-    axes.text(last, half_gap / 2, "rounded away in bf16", ha="right", va="center")
-    axes.set_ylim(bottom=0)
     return drawing

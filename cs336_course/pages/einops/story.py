@@ -1,8 +1,7 @@
-"""A trained attention layer, slips in it, two small runs, and the time of a split by name."""
+"""A trained attention layer, slips in it, two small runs, and a split by name and by hand."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -10,7 +9,6 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from cs336_course.shared import stopwatch
 from cs336_lib.config import GPTConfig
 from cs336_lib.data.corpus import shakespeare
 from cs336_lib.data.tokenizer import Tokenizer
@@ -180,21 +178,3 @@ def split_by_hand(x: Tensor) -> Tensor:
     """Split the last dimension into 4 heads, by position."""
     batch, seq, width = x.shape
     return x.view(batch, seq, 4, width // 4).permute(0, 2, 1, 3)
-
-
-def split_times(
-    elements: list[int], device: torch.device, rounds: int = 500
-) -> dict[str, list[float]]:
-    """Measure how long splitting heads takes by name and by hand, and a copy, in microseconds."""
-    times: dict[str, list[float]] = {"copy": [], "einops rearrange": [], "view and permute": []}
-    for size in elements:
-        x = torch.zeros(size, device=device).view(1, -1, 64)
-        ways = {
-            "einops rearrange": partial(split, x),
-            "view and permute": partial(split_by_hand, x),
-        }
-        best = stopwatch.best_seconds(ways, device, rounds=rounds)
-        best |= stopwatch.best_seconds({"copy": x.clone}, device, rounds=5)
-        for name, seconds in best.items():
-            times[name].append(1e6 * seconds)
-    return times

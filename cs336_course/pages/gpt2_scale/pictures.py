@@ -1,4 +1,4 @@
-"""Figures on training with many devices, such as shares of a batch, memory and cost."""
+"""Figures on training with many devices: a ring, and the runs of others."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -22,19 +22,18 @@ from cs336_lib import accounting
 from cs336_lib.config import GPTConfig
 from cs336_lib.system.hardware import DATASHEET
 
-Pieces = Sequence[tuple[int, int]]  # (first window, how many), as returned by World.pieces
 Run = tuple[Sequence[int], Sequence[float], Sequence[float]]  # steps, losses, accuracies
 
 
 def cover() -> None:
     """Draw a full run's days on two CPU cores, and its minutes on eight H100s within a day."""
-    tokens, cores = 10e9, 136  # of a full run, and those that two cores read in a second
+    tokens, cores = 10e9, 627  # of a full run, and those that two cores read in a second
     flops = tokens * accounting.train_flops_per_token(GPTConfig())
     peak = DATASHEET["h100"].peak_flops["bf16"]
     minutes = accounting.training_seconds(flops, 8, peak, 0.4) / 60
     days = round(tokens / cores / 86_400)
     _, (left, right) = figure(10, 3.2, ncols=2, width_ratios=[3.5, 1])
-    rows = 17
+    rows = 8
     for day in range(days):
         left.add_patch(Rectangle((day // rows, day % rows), 0.8, 0.8, facecolor=SKY, lw=0.5))
     left.set(xlim=(-0.2, -(-days // rows)), ylim=(rows, -0.2))

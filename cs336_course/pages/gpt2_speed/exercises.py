@@ -375,41 +375,14 @@ fast = Exercise(
         ),
     },
     wrong={
-        "return the model first, and then the autocast.": (
-            "torch.compile(model) if config.compile else model, autocast",
-            "autocast, torch.compile(model) if config.compile else model",
-        ),
-        "the first value should be a module; pass the model itself to torch.compile.": (
-            "torch.compile(model)",
-            "torch.compile(model.forward)",
-        ),
         "if config.bf16 is off, you return no autocast. Always return one, and enable it only if "
         "config.bf16 is set.": [
             (", autocast", ", autocast if config.bf16 else None"),
             (", autocast", ", autocast if config.bf16 else nullcontext()"),
         ],
-        '"medium" lets fp32 matmuls run in bf16; TF32 is "high".': ('"high"', '"medium"'),
-        "PyTorch's fp32_precision can't be mixed with the setting that this notebook uses; call "
-        'torch.set_float32_matmul_precision("high").': [
-            ('torch.set_float32_matmul_precision("high")', f'torch.backends.{new} = "tf32"')
-            for new in ("fp32_precision", "cuda.matmul.fp32_precision")
-        ],
-        'the autocast is for "cpu" or "cuda", so that matmuls on another device stay in fp32. Take '
-        "the type from the weights.": [
-            ("model.lm_head.weight.device.type", '"cpu"'),
-            ("model.lm_head.weight.device.type", '"cuda"'),
-        ],
         "matmuls run in fp16, which is autocast's default on a GPU; pass dtype=torch.bfloat16.": [
             ("torch.bfloat16", "torch.float16"),
             (", torch.bfloat16, config.bf16", ", enabled=config.bf16"),
-        ],
-        "config.compile is off, but you return a compiled model.": (
-            "torch.compile(model) if config.compile else model",
-            "torch.compile(model)",
-        ),
-        "each setting works alone, but not config.bf16 and config.compile together.": [
-            (", config.bf16)", ", config.bf16 and not config.compile)"),
-            ("config.compile else", "config.compile and not config.bf16 else"),
         ],
     },
 )

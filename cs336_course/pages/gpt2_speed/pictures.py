@@ -1,4 +1,4 @@
-"""Figures of the ladder in notebook 09, of where time and memory go, and of its scoreboard."""
+"""Figures of the ladder in notebook 10, of where time goes, and of its scoreboard."""
 
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,6 @@ from cs336_course.drawing.style import (
     BROWN,
     FILLS,
     GREEN,
-    GREY,
     ORANGE,
     PURPLE,
     RED,
@@ -25,12 +24,11 @@ from cs336_course.drawing.style import (
 from cs336_course.pages.gpt2_speed.story import A6000_LOSS, A6000_MS, KINDS, PHASES, Row, Span
 
 KIND_COLOURS = dict(zip(KINDS, (BLUE, RED, PURPLE, BROWN, GREEN), strict=True))
-HATCHES = ("", "//", "..", "\\\\", "xx", "--", "++", "oo", "**")
-DASHES = ("-", "--", "-.", ":")
+HATCHES = ("", "//", "..", "\\\\", "xx")
 
 
 def cover() -> None:
-    """Draw the step of notebook 08 above that of the last rung, and the time between them."""
+    """Draw the first step of the A6000 above that of its last rung, and the time between them."""
     _, axes = figure(10, 3.2)
     rungs = ("fp32", "padded vocabulary")
     slow, fast = (A6000_MS[rung] for rung in rungs)
@@ -41,7 +39,7 @@ def cover() -> None:
     axes.text(fast / 2, 1, f"{fast:.0f} ms", color="white", fontsize=21, **middle)
     gone = f"{slow:.0f} − {fast:.0f} = {round(slow) - round(fast)} ms. Where did they go?"
     axes.text((slow + fast) / 2, 1, gone, color=ink(BLUE), fontsize=19, **middle)
-    names = ("as you wrote it", "after this notebook")
+    names = ("at first", "after all changes")
     ticks = [f"{name}\nloss {A6000_LOSS[r]:.2f}" for name, r in zip(names, rungs, strict=True)]
     axes.set_yticks([0, 1], ticks, fontsize=15)
     axes.set_ylim(1.45, -0.45)
@@ -127,58 +125,29 @@ def step_timeline(spans: Sequence[Span], title: str) -> Figure:
     return drawing
 
 
-def stacked(
-    title: str, unit: str, ways: Mapping[str, Mapping[str, float]], colours: Mapping[str, str]
-) -> Figure:
-    """Draw a bar for each way of computing a step, split into kinds, with shares and the sum.
-
-    Args:
-        title: Stands above the figure.
-        unit: What the horizontal axis shows, with its unit in brackets at the end.
-        ways: Amounts by kind, by the name of the bar.
-        colours: Colours of the kinds. Other kinds aren't drawn.
-    """
-    drawing, axes = figure(13, 1.9 + 0.85 * len(ways))
-    longest = max(sum(parts.values()) for parts in ways.values())
-    for place, parts in enumerate(ways.values()):
+def time_by_kind(steps: Mapping[str, Mapping[str, float]], title: str) -> Figure:
+    """Draw a bar of milliseconds per step, split into kinds of work, with shares and the sum."""
+    drawing, axes = figure(13, 1.9 + 0.85 * len(steps))
+    longest = max(sum(parts.values()) for parts in steps.values())
+    for place, parts in enumerate(steps.values()):
         left, total = 0.0, sum(parts.values())
-        for (kind, colour), hatch in zip(colours.items(), HATCHES, strict=False):
+        for (kind, colour), hatch in zip(KIND_COLOURS.items(), HATCHES, strict=True):
             width = parts.get(kind, 0.0)
-            style = {"facecolor": colour, "hatch": hatch, "label": kind}
-            axes.barh(place, width, 0.6, left=left, **style)
+            axes.barh(place, width, 0.6, left=left, facecolor=colour, hatch=hatch, label=kind)
             if width > 0.07 * longest:
                 ground = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
                 text = {"ha": "center", "va": "center", "fontsize": 13, "bbox": ground}
                 axes.text(left + width / 2, place, f"{width / total:.0%}", **text)
             left += width
-        axes.text(left, place, f" {digits(total)} {unit[unit.index('[') + 1 : -1]}", va="center")
-    axes.set_yticks(range(len(ways)), list(ways))
-    axes.set_ylim(len(ways) - 0.45, -0.55)
+        axes.text(left, place, f" {digits(total)} ms", va="center")
+    axes.set_yticks(range(len(steps)), list(steps))
+    axes.set_ylim(len(steps) - 0.45, -0.55)
     axes.set_xlim(0, 1.14 * longest)
     axes.grid(False, axis="y")
-    handles = [
-        Patch(facecolor=colour, hatch=hatch, label=kind)
-        for (kind, colour), hatch in zip(colours.items(), HATCHES, strict=False)
-    ]
-    axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(0, -0.3), ncols=5)
-    label(axes, title, unit, "")
+    bars = axes.containers[: len(KINDS)]  # of the first step
+    axes.legend(handles=bars, loc="upper left", bbox_to_anchor=(0, -0.3), ncols=5)
+    label(axes, title, "time [ms]", "")
     return drawing
-
-
-def time_by_kind(steps: Mapping[str, Mapping[str, float]], title: str) -> Figure:
-    """Draw a bar of milliseconds per step, split into kinds of work."""
-    return stacked(title, "time [ms]", steps, KIND_COLOURS)
-
-
-def memory_by_kind(ways: Mapping[str, Mapping[str, float]], title: str) -> Figure:
-    """Draw a bar of bytes for each way of computing a step, without kinds below 1 %."""
-    gb = {name: {kind: x / 1e9 for kind, x in parts.items()} for name, parts in ways.items()}
-    kinds = [
-        k
-        for k in next(iter(gb.values()))
-        if any(p[k] > 0.01 * sum(p.values()) for p in gb.values())
-    ]
-    return stacked(title, "memory [GB]", gb, dict(zip(kinds, (*FILLS, GREY), strict=False)))
 
 
 def beside_others(times: Mapping[str, Mapping[str, float]], title: str) -> Figure:

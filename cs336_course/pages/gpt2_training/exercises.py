@@ -294,15 +294,15 @@ def see_training(answer: Any, case: Case) -> Record:
     return {
         "form": sorted({name for row in found for name in row} - set(names)),
         "kinds": sorted(kind.replace("float64", "float") for kind in kinds),
+        "step": [row.get("step") for row in found],
+        "evaluated": [number for number, row in enumerate(found) if "val_loss" in row],
         "asked": asked,
         "in autocast": passes.facts()["in autocast"],
         "passes": [len(passes.inputs), sum(len(x) for x in passes.inputs)],
-        "step": [row.get("step") for row in found],
         "lr": [plain(row.get("lr")) for row in found],
         "loss": [one_number(row.get("loss")) for row in found],
         "grad_norm": [one_number(row.get("grad_norm")) for row in found],
         "weights": weights,
-        "evaluated": [number for number, row in enumerate(found) if "val_loss" in row],
         "val_loss": [one_number(row.get("val_loss")) for row in found],
         "seconds": [row.get("seconds") for row in found],
     }
@@ -342,26 +342,6 @@ train = Exercise(
         "seconds": "seconds must be the time that the step took, without the evaluation.",
     },
     wrong={
-        "you begin at step 0; a resumed run begins at first_step.": (
-            "range(first_step, config.max_steps)",
-            "range(config.max_steps)",
-        ),
-        "a resumed run ends at max_steps; it doesn't take max_steps more.": (
-            "range(first_step, config.max_steps)",
-            "range(first_step, first_step + config.max_steps)",
-        ),
-        "the last step is missing or one too many; a run takes the steps up to max_steps - 1.": [
-            ("range(first_step, config.max_steps)", f"range(first_step{a}, config.max_steps{b})")
-            for a, b in (("", " - 1"), ("", " + 1"), (" + 1", ""))
-        ],
-        "the rate is that of another step; ask learning_rate for this step's number.": [
-            ("learning_rate(step, config)", f"learning_rate({step}, config)")
-            for step in ("step + 1", "step - 1", "step - first_step")
-        ],
-        "every step has the same rate; ask learning_rate for each step's.": [
-            ("learning_rate(step, config)", "config.learning_rate"),
-            ("learning_rate(step, config)", "learning_rate(first_step, config)"),
-        ],
         "you update before the gradient is there; go backward first.": edits(
             ("        loss = backward(model, batches(step), count, autocast)\n", ""),
             (
@@ -391,47 +371,11 @@ train = Exercise(
             ("config.grad_clip or math.inf", limit)
             for limit in ("math.inf", "1.0", "config.grad_clip or 1.0")
         ],
-        "the last step has no val_loss; it is always evaluated.": (
-            " or step + 1 == config.max_steps",
-            "",
-        ),
-        "only the last step is evaluated; do it every eval_every steps, too.": (
-            "(step + 1) % config.eval_every == 0 or ",
-            "",
-        ),
-        "every step is evaluated, which is expensive; do it every eval_every steps.": (
-            "(step + 1) % config.eval_every == 0",
-            "True",
-        ),
         "leave val_loss out where there's none.": (
             '        row["seconds"]',
             '        row["val_loss"] = None\n        row["seconds"]',
         ),
-        "you evaluate before the update; val_loss belongs to the weights after the step.": edits(
-            (
-                "        norm =",
-                "        before = evaluate(model, val_tokens, config, autocast).item() if "
-                "(step + 1) % config.eval_every == 0 or step + 1 == config.max_steps else None\n"
-                "        norm =",
-            ),
-            (
-                "= evaluate(model, val_tokens, config, autocast).item()\n        yield",
-                "= before\n        yield",
-            ),
-        ),
-        "your function returns a list, so the caller sees the first row only after the last step. "
-        "Yield each row.": edits(
-            ("    for step", "    rows = []\n    for step"),
-            ("        yield row", "        rows.append(row)\n    return rows"),
-        ),
         "your function returns None; is there a `yield`?": ("        yield row", "        pass"),
-        "the seconds include the evaluation; read the clock before it.": edits(
-            ('        row["seconds"] = time.perf_counter() - begun', "        #"),
-            (
-                "        yield",
-                '        row["seconds"] = time.perf_counter() - begun\n        yield',
-            ),
-        ),
         "the seconds are those since the beginning of the run; a row has its own step's, so read "
         "the clock twice in each step.": edits(
             ("begun, rate = time.perf_counter(), ", "rate = "),
@@ -440,14 +384,6 @@ train = Exercise(
         "you read the clock too late, when the step's work is done.": edits(
             ("begun, rate = time.perf_counter(), ", "rate = "),
             ("        row = {", "        begun = time.perf_counter()\n        row = {"),
-        ),
-        "backward has already divided by count; log the loss as it is.": (
-            "loss.item()",
-            "loss.item() * count",
-        ),
-        "a row's grad_norm is limited; log the norm before clipping.": (
-            "norm.item()",
-            "min(norm.item(), config.grad_clip or math.inf)",
         ),
     },
 )

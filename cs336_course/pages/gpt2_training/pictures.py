@@ -13,22 +13,24 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from cs336_course.drawing.charts import curves, draw_levels
 from cs336_course.drawing.shown import as_data
 from cs336_course.drawing.style import (
     BLACK,
     BLUE,
     GREEN,
     GREY,
-    LINES,
     ORANGE,
     RED,
     SKY,
     figure,
-    ink,
     label,
     show_cover,
 )
+from cs336_course.drawing.training import loss_curves
 from cs336_lib.data.corpus import DATA
+
+__all__ = ["loss_curves"]
 
 Row = Mapping[str, Any]
 
@@ -72,32 +74,6 @@ def token_strip(pieces: Sequence[str], ids: Sequence[int], title: str, columns: 
     return drawing
 
 
-def loss_curves(
-    curves: Mapping[str, Sequence[float]], levels: Mapping[str, float], title: str
-) -> Figure:
-    """Plot losses by step, each line labelled at its end, and named horizontal levels."""
-    drawing, axes = figure(11, 4.8)
-    dashes = ("-", "--", "-.", ":")
-    for number, (name, losses) in enumerate(curves.items()):
-        colour = LINES[number % 4]
-        axes.plot(losses, color=colour, linestyle=dashes[number % 4])
-        place = {"xytext": (8, 0), "textcoords": "offset points", "va": "bottom"}
-        end = len(losses) - 1, losses[-1]
-        axes.annotate(name, end, **place, color=ink(colour), annotation_clip=False)
-    draw_levels(axes, levels)
-    axes.set_ylim(bottom=0)
-    label(axes, title, "step", "loss [nats per token]")
-    return drawing
-
-
-def draw_levels(axes: Axes, levels: Mapping[str, float]) -> None:
-    """Draw dashed horizontal lines with their names above them on the right."""
-    for name, level in levels.items():
-        axes.axhline(level, color=GREY, linestyle="--", linewidth=2)
-        place = {"xytext": (-4, 4), "textcoords": "offset points", "ha": "right", "va": "bottom"}
-        axes.annotate(name, (1, level), xycoords=("axes fraction", "data"), **place)
-
-
 def schedule(rates: Sequence[float], warmup_steps: int, title: str) -> Figure:
     """Plot a learning rate for every step, with the warm-up shaded and both ends named.
 
@@ -133,20 +109,15 @@ def gradient_error(errors: Mapping[str, Mapping[int, float]], title: str) -> Fig
         errors: For each model, the error by the number of tokens.
         title: Stands above the figure.
     """
-    drawing, axes = figure(11, 4.8)
-    for number, (name, found) in enumerate(errors.items()):
-        colour, marker = ((BLUE, "o"), (RED, "s"))[number % 2]
-        axes.loglog(list(found), list(found.values()), color=colour, marker=marker, label=name)
+    lines = {name: (list(found), list(found.values())) for name, found in errors.items()}
+    levels = {"error as large as the gradient": 1}
+    y, look = "relative error of the gradient", {"log": "xy", "dots": True, "names": "legend"}
+    drawing = curves(title, "tokens in the batch", y, lines, levels=levels, size=(11, 4.8), **look)
+    (axes,) = drawing.axes
     tokens = sorted({n for found in errors.values() for n in found})
     axes.set_xticks(tokens, [f"{n:,}" for n in tokens])
     axes.set_yticks([0.01, 0.03, 0.1, 0.3, 1, 3], ["0.01", "0.03", "0.1", "0.3", "1", "3"])
     axes.minorticks_off()
-    axes.axhline(1, color=GREY, linestyle="--", linewidth=2)
-    place = {"xytext": (-4, 4), "textcoords": "offset points", "ha": "right", "va": "bottom"}
-    note = "error as large as the gradient"
-    axes.annotate(note, (1, 1), xycoords=("axes fraction", "data"), **place)
-    axes.legend(loc="lower left")
-    label(axes, title, "tokens in the batch", "relative error of the gradient")
     return drawing
 
 

@@ -78,10 +78,6 @@ cheapest = Exercise(
         "the price is that of one GPU for an hour, and an offer has several.": (
             ("needed * offer.gpus", "needed")
         ),
-        "that is the bill. The task asks for the name of the offer.": (
-            ("min(bills, key=bills.get,", "min(bills.values(),")
-        ),
-        "that is the whole offer. The task asks for its name.": ("[offer.name]", "[offer]"),
         "that is the most expensive offer of those that are in time.": ("min(", "max("),
         "there may be no offer that meets the deadline. Return None then.": [
             (", default=None", ""),

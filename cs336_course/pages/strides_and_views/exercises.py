@@ -250,11 +250,6 @@ split_heads = Exercise(
         "transpose need none; leave out reshape, contiguous and clone.",
     },
     wrong={
-        "return three tensors: q, k and v, as a tuple.": [
-            lambda qkv, n_head: qkv,
-            lambda qkv, n_head: (in_heads(part, n_head) for part in qkv.chunk(3, -1)),
-        ],
-        "the head axis must come before seq; transpose(1, 2).": ("0, 3, 1, 4", "0, 1, 3, 4"),
         "reshaping straight to (batch, head, seq, head_dim) chops each row up. Split channels into "
         "(head, head_dim) first, then transpose.": thirds(
             lambda part, n_head: part.reshape(len(part), n_head, part.size(1), -1)
@@ -275,8 +270,6 @@ split_heads = Exercise(
             ("unbind(0)", "unbind(0)[::-1]"),
             ("unbind(0)", "roll(1, 0).unbind(0)"),
         ],
-        "right for a fresh qkv, but a copy for a view of a longer tensor; leave out contiguous and "
-        "reshape.": ("qkv.view", "qkv.contiguous().view"),
         "right for a fresh qkv, but yours reads a view of a longer tensor as if it were fresh. "
         "Compute the strides from qkv.stride(), and the start from qkv.storage_offset().": [
             lambda qkv, n_head: as_if_fresh(qkv, n_head, start=qkv.storage_offset()),

@@ -201,26 +201,6 @@ def spike(
     return drawing
 
 
-def schedule(rates: Sequence[float], warmup_steps: int, title: str) -> Figure:
-    """Plot the learning rate of each step, shade the warm-up, and label the end points."""
-    drawing, axes = figure(10, 4.4)
-    axes.plot(rates, color=BLUE, marker="o", markersize=5)
-    axes.axvspan(-0.5, warmup_steps - 0.5, color=SKY, alpha=0.25)
-    peak = warmup_steps - 1
-    last = len(rates) - 1
-    notes = {
-        0: (14, -5, "left", f"first step: {rates[0]:g}"),
-        peak: (4, 14, "left", f"end of warm-up, step {peak}: {rates[peak]:g}"),
-        last: (0, -24, "right", f"last step, {last}: {rates[last]:g}"),
-    }
-    for step, (dx, dy, side, text) in notes.items():
-        place = {"xytext": (dx, dy), "textcoords": "offset points", "ha": side, "size": 14}
-        axes.annotate(text, (step, rates[step]), **place)
-    axes.margins(y=0.2)
-    label(axes, title, "step", "learning rate")
-    return drawing
-
-
 def dtype_map(groups: Mapping[str, Sequence[tuple[str, str]]], title: str) -> Figure:
     """Draw the tensors of a training step as boxes coloured by dtype, with one row per stage.
 

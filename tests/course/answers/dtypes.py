@@ -22,14 +22,6 @@ def bf16_in_numpy(code):
     return (word + np.uint32(0x7FFF) + (word >> np.uint32(16) & np.uint32(1))) >> np.uint32(16)
 
 
-def by_doubling(gradients):
-    """Double a tiny scale as long as fp16 can hold the result."""
-    scale = 2.0**-40 if gradients.any() else 1.0
-    while gradients.any() and (gradients.double() * scale * 2).half().isfinite().all():
-        scale *= 2
-    return scale
-
-
 RIGHT = {
     "to_bf16": [bf16_by_cases, bf16_by_distance, bf16_in_numpy],
     "stochastic_bf16": [
@@ -37,7 +29,6 @@ RIGHT = {
         lambda code, r: (code >> 16) + int((code & 0xFFFF) + r > 0xFFFF),
         lambda code, r: np.uint64(code + r) >> np.uint64(16),
     ],
-    "largest_scale": [by_doubling, ("65520", "65519.99")],
 }
 REFUSED = {
     "to_bf16": [
@@ -55,5 +46,4 @@ REFUSED = {
         lambda code, r: (code + r // 2) >> 16,
         lambda code, r: (code + r) / 65536,
     ],
-    "largest_scale": [("65520", "65520 / 2"), lambda gradients: 2.0**16],
 }

@@ -7,7 +7,6 @@ import torch.nn.functional as F
 from torch import nn
 
 from cs336_course.engine import edits
-from cs336_course.pages.gpt2_model.exercises import attention
 from cs336_lib import model as library
 
 
@@ -28,14 +27,6 @@ class Chunked(nn.Module):
         scores = q @ k.transpose(-2, -1) / math.sqrt(k.size(-1))
         y = scores.masked_fill(self.bias[:t, :t] == 0, -math.inf).softmax(-1) @ v
         return self.c_proj(y.transpose(1, 2).contiguous().view(b, t, c))
-
-
-class HeadByHead(library.CausalSelfAttention):
-    def forward(self, x):
-        parts = self.c_attn(x).chunk(3, dim=-1)
-        heads = zip(*(part.tensor_split(self.n_head, -1) for part in parts), strict=True)
-        out = [attention(*(each[:, None] for each in head))[:, 0] for head in heads]
-        return self.c_proj(torch.cat(out, dim=-1))
 
 
 class ByKernel(library.CausalSelfAttention):
@@ -66,27 +57,12 @@ def with_new_data(model):
         parameter.data = 0 * drawn if is_bias else torch.ones_like(drawn) if is_norm else drawn
 
 
-@torch.no_grad()
-def in_two_rounds(model):
-    for parameter in model.parameters():
-        if parameter.ndim == 2:
-            nn.init.trunc_normal_(parameter, std=0.02)  # cut far away
-    for each in model.transformer.h:
-        for layer in (each.attn.c_proj, each.mlp.c_proj):
-            layer.weight /= (2 * model.config.n_layer) ** 0.5
-    for part in model.modules():
-        if isinstance(part, nn.LayerNorm):
-            part.reset_parameters()
-        elif isinstance(part, nn.Linear) and part.bias is not None:
-            part.bias.zero_()
-
-
 CALL, FOR = "attention(q, k, v)", "    for name"
 OTHERS = "            parameter.normal_(0.0, 0.02)\n"
 
 RIGHT = {
-    "causal_self_attention": [Chunked, HeadByHead, ByKernel],
-    "init_weights": [by_type_of_module, with_new_data, in_two_rounds],
+    "causal_self_attention": [Chunked, ByKernel],
+    "init_weights": [by_type_of_module, with_new_data],
 }
 REFUSED = {
     "causal_self_attention": [

@@ -87,19 +87,6 @@ def ending_losses(model, contexts, endings):
     losses = F.cross_entropy(logits, targets, reduction="none").sum(1)
     return losses / (targets >= 0).sum(1)
 """,
-        # By probabilities
-        """
-def ending_losses(model, contexts, endings):
-    size, device = model.config.block_size + 1, model.lm_head.weight.device
-    texts = [(c + e)[-size:] for c, e in zip(contexts, endings)]
-    longest = max(map(len, texts))
-    ids = torch.tensor([text + [0] * (longest - len(text)) for text in texts], device=device)
-    logs = model(ids[:, :-1]).float().log_softmax(-1)
-    every = -logs.gather(2, ids[:, 1:, None])[..., 0]
-    found = zip(every, texts, endings)
-    means = [row[len(t) - 1 - len(e) : len(t) - 1].mean() for row, t, e in found]
-    return torch.stack(means)
-""",
     ],
 }
 REFUSED = {

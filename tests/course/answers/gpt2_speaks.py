@@ -1,6 +1,5 @@
 """Right answers that differ in kind, and wrong ones that no mutation makes."""
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from einops import rearrange
@@ -14,7 +13,6 @@ from cs336_course.pages.gpt2_speaks.exercises import (
     DRAW,
     LOOP,
     RESCALED,
-    nucleus_of_rows,
     rescaled,
 )
 from cs336_lib.sampling import filter_logits
@@ -65,17 +63,6 @@ def by_mask(probabilities, p):
     return F.normalize(probabilities.masked_fill(back, 0.0), p=1, dim=-1)
 
 
-def by_numpy(probabilities, p):
-    rows = []
-    for values in probabilities.numpy():
-        order = np.argsort(-values)
-        count = int(np.searchsorted(np.cumsum(values[order]), np.float32(p))) + 1
-        kept = np.zeros_like(values)
-        kept[order[:count]] = values[order[:count]]
-        rows.append(torch.from_numpy(kept / kept.sum()))
-    return torch.stack(rows)
-
-
 @torch.no_grad()
 def among_topk(model, idx, new_tokens, temperature=1.0, top_k=50, top_p=1.0):
     text = idx.clone()
@@ -91,20 +78,6 @@ def among_topk(model, idx, new_tokens, temperature=1.0, top_k=50, top_p=1.0):
 
 
 @torch.no_grad()
-def text_by_text(model, idx, new_tokens, temperature=1.0, top_k=50, top_p=1.0):
-    done = []
-    for row in idx:
-        for _ in range(new_tokens):
-            logits = model(row[None, -model.config.block_size :])[0, -1]
-            weights = (logits / temperature).softmax(0)
-            weights[logits < logits.topk(min(top_k, len(logits))).values.min()] = 0
-            weights = nucleus_of_rows((weights / weights.sum())[None], top_p)[0]
-            row = torch.cat((row, torch.multinomial(weights, 1)))
-        done.append(row)
-    return torch.stack(done)
-
-
-@torch.no_grad()
 def by_library(model, idx, new_tokens, temperature=1.0, top_k=50, top_p=1.0):
     begin, size = idx.shape[1], model.config.block_size
     text = torch.cat([idx, idx.new_zeros(idx.shape[0], new_tokens)], dim=-1)
@@ -117,8 +90,8 @@ def by_library(model, idx, new_tokens, temperature=1.0, top_k=50, top_p=1.0):
 
 RIGHT = {
     "published_weights": [by_modules, by_comprehension],
-    "nucleus": [in_plain_python, by_mask, by_numpy],
-    "generate": [among_topk, text_by_text, by_library],
+    "nucleus": [in_plain_python, by_mask],
+    "generate": [among_topk, by_library],
 }
 REFUSED = {
     "published_weights": [

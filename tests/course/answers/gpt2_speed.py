@@ -39,24 +39,6 @@ def flash_attention(q, k, v, block):
         rows.append(result / total)
     return torch.stack(rows)
 """,
-        """
-def flash_attention(q, k, v, block):
-    seq, result = len(q), torch.empty_like(v)
-    for first in range(0, seq, block):
-        rows = torch.arange(first, min(first + block, seq))
-        m, sums = torch.full((len(rows), 1), -1e30), torch.zeros(len(rows), v.size(1) + 1)
-        for start in range(0, first + 1, block):
-            keys = torch.arange(start, min(start + block, seq))
-            scores = (q[rows, None] * k[keys]).sum(-1).div_(math.sqrt(q.size(1)))
-            scores[keys > rows[:, None]] = -math.inf
-            new = torch.cat([m, scores], 1).max(1, keepdim=True).values
-            weights = (scores - new).exp_()
-            sums *= (m - new).exp()
-            sums += torch.cat([weights @ v[keys], weights.sum(1, keepdim=True)], 1)
-            m = new
-        result[rows] = sums[:, :-1] / sums[:, -1:]
-    return result
-""",
     ],
     "fast": [
         edits(

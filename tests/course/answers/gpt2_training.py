@@ -27,21 +27,6 @@ def backward(model, pieces, count, autocast):
         total += loss.data / count
     return total
 """,
-        """
-def backward(model, pieces, count, autocast):
-    device, total = model.lm_head.weight.device, 0
-    parameters = list(model.parameters())
-    sums = [torch.zeros_like(p) for p in parameters]
-    for x, y in pieces:
-        with autocast:
-            loss = model(x.to(device), y.to(device))
-        for s, gradient in zip(sums, torch.autograd.grad(loss, parameters), strict=True):
-            s += gradient
-        total = total + loss.detach().double()
-    for p, s in zip(parameters, sums, strict=True):
-        p.grad = s / count
-    return total / count
-""",
     ],
     "train": [
         """
