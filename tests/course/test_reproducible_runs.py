@@ -1,36 +1,9 @@
-"""The disk without power, the hints of the quiz, and what a power cut leaves of a save."""
+"""The hints of the quiz on a checkpoint that lacks a piece."""
 
 import pytest
 
 from cs336_course.engine.judge import diagnose
 from cs336_course.pages.reproducible_runs import exercises
-from cs336_course.pages.reproducible_runs.story import (
-    FILE,
-    FOLDER,
-    RENAME,
-    SYNC,
-    WRITE,
-    after,
-    during,
-)
-
-
-@pytest.mark.parametrize(
-    ("calls", "while_saving", "later"),
-    [
-        ([WRITE], ["old"], ["old"]),
-        ([WRITE, SYNC], ["old"], ["old"]),
-        ([WRITE, RENAME, ("fsync", FILE)], ["new", "old", "torn"], ["new", "old"]),
-        ([WRITE, SYNC, RENAME, ("fsync", FOLDER)], ["new", "old"], ["new"]),
-        (
-            [("remove", FILE), WRITE, SYNC, RENAME],
-            ["absent", "new", "old"],
-            ["absent", "new", "old"],
-        ),
-    ],
-)
-def test_what_a_power_cut_leaves(calls, while_saving, later):
-    assert (during(calls), after(calls)) == (while_saving, later)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from matplotlib.lines import Line2D
 
 from cs336_course.drawing.style import BLUE, GREEN, GREY, RED, figure, ink, label, show_cover
 from cs336_course.drawing.training import with_zero
-from cs336_course.pages.bug_hunt import script_tests
+from cs336_course.pages.bug_hunt import script_tests, story
 from cs336_course.pages.bug_hunt.hunted_script import SAVED_EVERY, STEPS
 from cs336_course.pages.bug_hunt.story import Record
 
@@ -27,13 +27,15 @@ def losses(axes: Axes, record: Record, colour: str, width: float) -> None:
 def cover() -> None:
     """Draw the losses of two runs, of which one never sees half of its data."""
     _, axes = figure(10, 3.2)
-    for name, losses, colour, dashes, x in zip(
-        "AB", script_tests.half_blind(), (BLUE, RED), ("-", "--"), (22, 60), strict=True
+    blind = story.edited_script(script_tests.UNSEEN["sees half of the text"])
+    for name, record, colour, dashes, x in (
+        ("A", story.run_of(blind), BLUE, "-", 22),
+        ("B", story.run(), RED, "--", 60),
     ):
-        axes.plot(losses, color=colour, ls=dashes, label=name, lw=3)
+        axes.plot(record.loss, color=colour, ls=dashes, label=name, lw=3)
         note = {"size": 22, "fontweight": "bold", "color": ink(colour), "ha": "center"}
         side = 0.32 if name == "A" else -0.42
-        axes.text(x, np.mean(losses[x - 3 : x + 4]) + side, name, **note)
+        axes.text(x, np.mean(record.loss[x - 3 : x + 4]) + side, name, **note)
     axes.set_ylim(LOWEST, HIGHEST)
     title = "One of these two runs never sees half of its data"
     label(axes, title, "step", "loss [nats/token]")
@@ -61,71 +63,19 @@ def curves(cases: Mapping[str, Record], twin: Record) -> Figure:
     return drawing
 
 
-def seeds(
-    healthy: Sequence[Record], cases: Mapping[str, Record], margin: float, title: str
-) -> Figure:
-    """Plot the last losses of healthy runs with several seeds, and of the cases.
-
-    A case that is off the scale is an arrow at its edge.
-    """
-    drawing, axes = figure(11, 3.8)
-    good = [record.end() for record in healthy]
-    axes.axvspan(min(good) - margin, max(good) + margin, color=GREEN, alpha=0.1)
-    axes.axvspan(min(good), max(good), color=GREEN, alpha=0.2)
-    axes.plot(good, [0.0] * len(good), "D", color=GREEN, label=f"healthy, {len(good)} seeds")
-    ends = sorted((record.end(), case) for case, record in cases.items())
-    for place, (loss, case) in enumerate(ends):
-        height, is_off = 0.5 + 0.4 * (place % 4), loss < LOWEST
-        shown = max(loss, LOWEST)
-        axes.plot(shown, height, "<" if is_off else "o", color=RED, markersize=10 if is_off else 7)
-        note = {"xytext": (8, -5), "textcoords": "offset points", "fontweight": "bold"}
-        axes.annotate(f"{case} ({loss:.2f})" if is_off else case, (shown, height), **note)
-    axes.set(ylim=(-0.4, 2.2), yticks=[])
-    axes.legend(loc="upper right")
-    label(axes, title, "mean of the last 16 losses [nats/token]", "")
-    return drawing
-
-
-def apart(axes: Axes, record: Record, twin: Record, colour: str, width: float = 1.8) -> None:
-    """Plot how far each step of a record is from the twin's."""
-    axes.plot(record.apart(twin), color=colour, marker="o", markersize=3, linewidth=width)
-    with_zero(axes, EQUAL, FAR)
-
-
-def repair(record: Record, repaired: Record, twin: Record, title: str) -> Figure:
-    """Plot the losses of a case, of its repair and of the twin, and how far they are apart."""
-    drawing, (left, right) = figure(13, 4.4, ncols=2)
-    losses(left, twin, GREY, 6)
-    losses(left, record, RED, 1.8)
-    losses(left, repaired, GREEN, 1.8)
-    label(left, title, "step", "loss [nats/token]")
-    apart(right, record, twin, RED)
-    apart(right, repaired, twin, GREEN)
-    label(
-        right,
-        "How far from the twin?",
-        "step",
-        "largest relative difference\nof the logged numbers",
-    )
-    legend = [
-        Line2D([], [], color=RED, label="case"),
-        Line2D([], [], color=GREEN, label="repaired"),
-        Line2D([], [], color=GREY, linewidth=6, label="healthy twin"),
-    ]
-    left.legend(handles=legend)
-    return drawing
-
-
 def proof(cases: Mapping[str, Record], repaired: Mapping[str, Record], twin: Record) -> Figure:
-    """Plot how far each case is from its twin, before and after the repairs."""
-    drawing, panels = figure(13, 6.2, nrows=2, ncols=3, sharex=True, sharey=True)
+    """Plot how far each step of the cases is from the twin's, before and after the repairs."""
+    columns = min(3, len(cases))
+    rows = -(-len(cases) // columns)
+    drawing, panels = figure(13, 3.1 * rows, nrows=rows, ncols=columns, sharey=True, squeeze=False)
     for axes in panels.flat[len(cases) :]:
         axes.set_visible(False)
     for place, (axes, (case, record)) in enumerate(zip(panels.flat, cases.items(), strict=False)):
-        apart(axes, record, twin, RED)
+        axes.plot(record.apart(twin), "o-", color=RED, ms=3, lw=1.8)
         if case in repaired:
-            apart(axes, repaired[case], twin, GREEN, 3)
-        label(axes, case, "step", "" if place % 3 else "relative difference")
+            axes.plot(repaired[case].apart(twin), "o-", color=GREEN, ms=3, lw=3)
+        with_zero(axes, EQUAL, FAR)
+        label(axes, case, "step", "" if place % columns else "relative difference")
         axes.set_xlim(-3, STEPS + 2)
     title = "How far is each case from its twin? (0: equal bit for bit)"
     drawing.suptitle(title, fontsize=17, fontweight="bold", x=0.01, ha="left")

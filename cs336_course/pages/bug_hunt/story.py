@@ -10,7 +10,6 @@ import difflib
 import functools
 import types
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -105,17 +104,6 @@ VARIANTS: dict[str, tuple[tuple[str, str], ...]] = {
 }
 """Scripts that tell why some of the cases have a lower loss than the twin."""
 ROWS = 8  # steps per request
-SETTINGS = {
-    "data": "the plays that ship; the last 20,000 letters are held out",
-    "model": "one transformer block, 32 wide, 2 heads, windows of 32 letters, dropout 0.2",
-    "weights": "normal with a standard deviation of 0.1; norm gains 1",
-    "batch": "16 windows a step, in 4 micro-batches",
-    "optimizer": "AdamW, betas 0.9 and 0.95; decay 0.3 for matrices, 0 for norm gains",
-    "rate": "warm-up to 0.01 in 8 steps, then half a cosine to 0.001 in step 95",
-    "clipping": "none, but the gradient norm is logged",
-    "checkpoints": "after every 8 steps: evaluate, save, stop, resume",
-    "seed": "0, for all cases and for the twin",
-}
 Sizes = dict[str, float]
 
 
@@ -211,23 +199,6 @@ def diff(bug: str) -> str:
     return "\n".join(f"    {line}" for line in lines if line.startswith(("-", "+")))
 
 
-def first_and_end(*edits: tuple[str, str]) -> tuple[float, float]:
-    """Train an edited script; return its first validation loss, and the mean of its last 16 losses.
-
-    As the cases do, it stops and resumes after every 8 steps.
-    """
-    ids, tokenizer = corpus()
-    module = edited_script(*edits)
-    with torch.random.fork_rng(devices=[]), hardware.threads_for(0):
-        script = module.Script(ids, tokenizer.vocab_size, 0)
-        first, losses = script.evaluate(), []
-        for step in range(module.STEPS):
-            losses.append(script.step(step)[0])
-            if (step + 1) % SAVED_EVERY == 0:
-                script.resume(script.checkpoint())
-    return first, float(np.mean(losses[-16:]))
-
-
 def norms(tensors: Mapping[str, Tensor]) -> Sizes:
     """Return the norm of each part of a model, from tensors by the names of its parameters."""
     return {
@@ -240,19 +211,22 @@ def norms(tensors: Mapping[str, Tensor]) -> Sizes:
 
 @functools.cache
 def run(bug: str = HEALTHY, seed: int = 0) -> Record:
-    """Train for 96 steps with one wrong line, or with none, and return all records.
+    """Train with one wrong line, or with none, and return all records."""
+    return run_of(script_with(bug), seed)
+
+
+def run_of(module: types.ModuleType, seed: int = 0) -> Record:
+    """Train a script for all of its steps, which stops and resumes after every 8, and record it.
 
     The state of torch's global random generator isn't changed.
     """
     ids, tokenizer = corpus()
-    with ExitStack() as stack:
-        stack.enter_context(torch.random.fork_rng(devices=[]))
-        stack.enter_context(hardware.threads_for(0))
+    with torch.random.fork_rng(devices=[]), hardware.threads_for(0):
         torch.manual_seed(0)
-        script = script_with(bug).Script(ids, tokenizer.vocab_size, seed)
+        script = module.Script(ids, tokenizer.vocab_size, seed)
         rows, updates, batches = [], [], []
         val_loss, checkpoints = [script.evaluate()], [script.checkpoint()]
-        for step in range(STEPS):
+        for step in range(module.STEPS):
             before = {name: p.detach().clone() for name, p in script.model.named_parameters()}
             x, y = script.batch()  # the one that the step is going to read
             batches.append((x[0], y[0]))
@@ -294,7 +268,7 @@ def repair(case: str, accused: str) -> Record:
     """
     script_with(accused)
     bug = bug_of(case)
-    return run.__wrapped__(HEALTHY if accused == bug else bug)
+    return run_of(script_with(HEALTHY if accused == bug else bug))
 
 
 def trial(accused: Mapping[str, Any]) -> dict[str, Record]:
@@ -332,10 +306,6 @@ class Hunt:
             "evaluation": evaluation,
             "probe": probe,
         }
-
-    def config(self) -> None:
-        """Print the settings, which are those of all cases."""
-        print("\n".join(f"{name:12} {value}" for name, value in SETTINGS.items()))
 
     def request(self, case: str, kind: str, step: int) -> None:
         """Count a request for evidence, and print it beside the twin's. The twin itself is free.

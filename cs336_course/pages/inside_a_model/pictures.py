@@ -52,23 +52,30 @@ def read_early(losses: Mapping[str, Sequence[float]], guess: float, title: str) 
     )
 
 
-def attention_heads(patterns: ArrayLike, text: str, title: str) -> Figure:
-    """Draw one square map per head, with queries as rows, keys as columns, and darker weights."""
-    maps = np.asarray(patterns)
+def heads(
+    maps: Mapping[str, ArrayLike], tokens: Sequence[str], title: str, panel: tuple[float, float]
+) -> Figure:
+    """Draw one square map per head, with queries as rows, keys as columns, and darker weights.
+
+    Args:
+        maps: Attention weights (query, key) by the name of the head.
+        tokens: Texts of the tokens.
+        title: The title of the figure.
+        panel: Width and height of a map in inches. Three stand in a row.
+    """
     columns = min(3, len(maps))
     rows = -(-len(maps) // columns)
-    drawing, panels = figure(4.4 * columns, 3.7 * rows, nrows=rows, ncols=columns, squeeze=False)
-    letters = [visible(character) for character in text]
-    for number, axes in enumerate(panels.flat):
-        if number >= len(maps):
-            axes.axis("off")
-            continue
-        image = axes.imshow(maps[number], vmin=0, vmax=1, cmap="Blues")
+    size = panel[0] * columns, panel[1] * rows
+    drawing, panels = figure(*size, nrows=rows, ncols=columns, squeeze=False)
+    names = [visible(token) for token in tokens]
+    turned = 90 if max(map(len, names)) > 1 else 0
+    for axes, (caption, weights) in zip(panels.flat, maps.items(), strict=True):
+        image = axes.imshow(np.asarray(weights), vmin=0, vmax=1, cmap="Blues")
         axes.grid(visible=False)
-        axes.set_xticks(range(len(letters)), letters, fontsize=13, family="monospace")
-        axes.set_yticks(range(len(letters)), letters, fontsize=13, family="monospace")
+        axes.set_xticks(range(len(names)), names, rotation=turned, fontsize=13, family="monospace")
+        axes.set_yticks(range(len(names)), names, fontsize=13, family="monospace")
         axes.tick_params(length=0)
-        axes.set_title(f"head {number}", loc="left", fontsize=15, fontweight="bold")
+        axes.set_title(caption, loc="left", fontsize=15, fontweight="bold")
     for axes in panels[:, 0]:
         axes.set_ylabel("query: who looks")
     for axes in panels[-1]:
@@ -124,24 +131,6 @@ def readout(ranks: Mapping[str, Sequence[int]], title: str) -> Figure:
         yticks=places,
         yticklabels=[f"{place:,}" for place in places],
     )
-
-
-def heads_on_text(maps: Mapping[str, ArrayLike], tokens: Sequence[str], title: str) -> Figure:
-    """Draw one square map per head, with queries as rows, keys as columns, and darker weights."""
-    drawing, row = figure(5.2 * len(maps), 5.8, ncols=len(maps), squeeze=False, sharey=True)
-    names = [visible(token) for token in tokens]
-    for axes, (caption, weights) in zip(row[0], maps.items(), strict=True):
-        image = axes.imshow(np.asarray(weights), vmin=0, vmax=1, cmap="Blues")
-        axes.grid(visible=False)
-        axes.set_xticks(range(len(names)), names, rotation=90, fontsize=13)
-        axes.set_yticks(range(len(names)), names, fontsize=13)
-        axes.tick_params(length=0)
-        axes.set_title(caption, loc="left", fontsize=15, fontweight="bold")
-        axes.set_xlabel("key: what it looks at")
-    row[0, 0].set_ylabel("query: who looks")
-    drawing.colorbar(image, ax=list(row[0]), shrink=0.6, label="attention weight")
-    drawing.suptitle(title, fontsize=17, fontweight="bold")
-    return drawing
 
 
 def induction(heads: ArrayLike, losses: Sequence[float], guess: float, title: str) -> Figure:

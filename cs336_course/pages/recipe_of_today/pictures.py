@@ -1,4 +1,4 @@
-"""Figures of notebook 09b on recipes: seeds, paired differences, budgets and published steps."""
+"""Figures of the side trip on recipes: losses, paired differences, and lengths of a step."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,9 +9,7 @@ from cs336_course.drawing.style import (
     BLACK,
     BLUE,
     GREY,
-    ORANGE,
     RED,
-    SKY,
     figure,
     ink,
     label,
@@ -19,7 +17,7 @@ from cs336_course.drawing.style import (
     show_cover,
 )
 from cs336_course.pages.recipe_of_today import story
-from cs336_course.pages.recipe_of_today.story import BLOCK, ROWS, SIZES, Pair, Published
+from cs336_course.pages.recipe_of_today.story import BLOCK, ROWS, SIZES, Pair
 
 LOSS = "loss on held-out plays [nats/letter]"
 
@@ -45,42 +43,6 @@ def cover() -> None:
     title = "Two recipes read the same letters, five runs each"
     label(axes, title, "letters seen [thousands]", "training loss [nats]")
     show_cover()
-
-
-def one_seed(before: Sequence[float], after: Sequence[float], names: tuple, title: str) -> Figure:
-    """Draw two recipes' losses by seed, joined, and the sizes of their differences."""
-    drawing, axes = figure(9, 5)
-    for number, ends in enumerate(zip(before, after, strict=True)):
-        text = "one seed" if number == 0 else None
-        axes.plot([0, 1], ends, color=GREY, marker="o", lw=1.5, label=text)
-    means = np.mean(before), np.mean(after)
-    axes.plot([0, 1], means, color=BLUE, marker="s", lw=3, label="mean")
-    axes.set_xticks([0, 1], names)
-    axes.set_xlim(-0.4, 1.4)
-    axes.legend()
-    label(axes, title, "recipe", LOSS)
-    return drawing
-
-
-def sign_flips(means: Sequence[float], seen: float, title: str) -> Figure:
-    """Draw the means of the differences with all choices of signs, and mark the seen one."""
-    drawing, axes = figure(11, 3.6)
-    is_far = np.abs(means) >= abs(seen) - 1e-12
-    for chosen, colour, marker, name in (
-        (~is_far, GREY, "|", "nearer to 0"),
-        (is_far, RED, "D", "as far from 0 as ours"),
-    ):
-        there = np.asarray(means)[chosen]
-        text = f"{len(there)} choices {name}"
-        axes.plot(
-            there, np.zeros_like(there), color=colour, marker=marker, ms=12, ls="", label=text
-        )
-    axes.axvline(seen, color=BLUE, ls="--", label="ours")
-    axes.set_ylim(-1, 1.6)
-    axes.set_yticks([])
-    axes.legend(ncols=3, loc="upper center")
-    label(axes, title, "mean difference [nats/letter]", "")
-    return drawing
 
 
 def singular_values(values: Mapping[str, Sequence[float]]) -> Figure:
@@ -162,54 +124,4 @@ def crossed(
         label(axes, panel, "peak rate of AdamW", LOSS if axes is row[0, 0] else "")
         label_ends(axes)
     drawing.suptitle(title, fontsize=17, fontweight="bold")
-    return drawing
-
-
-def budgets(found: Mapping[str, Mapping[int, Sequence[float]]], title: str) -> Figure:
-    """Draw the losses of runs with fewer steps, and the baseline's as a line, per size.
-
-    Args:
-        found: Losses by steps, by the name of the panel. The entry 0 holds the baseline's.
-        title: The title of the figure.
-    """
-    drawing, row = figure(13, 4.8, ncols=len(found), squeeze=False)
-    for axes, (panel, losses) in zip(row[0], found.items(), strict=True):
-        goal = float(np.mean(losses[0]))
-        axes.axhline(goal, color=RED, ls="--", label=f"GPT-2's recipe, all steps: {goal:.2f}")
-        steps = sorted(set(losses) - {0})
-        for count in steps:
-            axes.plot([count] * len(losses[count]), losses[count], color=GREY, marker="_", ls="")
-        means = [np.mean(losses[count]) for count in steps]
-        axes.plot(steps, means, color=BLUE, marker="o", label="recipe of today")
-        axes.legend()
-        label(axes, panel, "steps", LOSS)
-    drawing.suptitle(title, fontsize=17, fontweight="bold")
-    return drawing
-
-
-def published(groups: Mapping[str, Sequence[Published]], title: str) -> Figure:
-    """Draw steps to the published goal as bars, with the number of seeds behind each.
-
-    Args:
-        groups: Runs by the heading above their bars.
-        title: The title of the figure.
-    """
-    count = sum(1 + len(rows) for rows in groups.values())
-    drawing, axes = figure(12, 0.9 + 0.55 * count)
-    names: dict[int, str] = {}
-    for heading, rows in groups.items():
-        axes.text(0, len(names), f" {heading}", va="center", fontweight="bold")
-        names[len(names)] = ""
-        for row in rows:
-            place, is_mean = len(names), row.seeds > 1
-            names[place] = row.name
-            look = {"color": SKY} if is_mean else {"color": ORANGE, "hatch": "//"}
-            axes.barh(place, row.steps, 0.7, **look)
-            seeds = f"{row.seeds} seeds" if is_mean else "1 seed"
-            axes.text(row.steps, place, f" {row.steps:,} ({seeds})", va="center")
-    axes.set_yticks(list(names), list(names.values()))
-    axes.grid(False, axis="y")
-    axes.set_ylim(count - 0.4, -0.8)
-    axes.set_xlim(0, 1.25 * max(row.steps for rows in groups.values() for row in rows))
-    label(axes, title, "steps of 524,288 tokens", "")
     return drawing

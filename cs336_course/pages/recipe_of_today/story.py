@@ -25,7 +25,6 @@ WARMUP, DECAY = 0.05, 0.6  # shares of the steps
 CAP = 15.0  # largest logit with the soft cap
 T_95 = 2.776  # a |t| above it has p < 0.05 with five differences
 LEVEL = 0.05
-FULL_SCALE_STD = 0.0013  # of the final loss between seeds, as modded-nanogpt's rules assume
 
 # By their short names, in the order in which the notebook adds them
 CHANGES = {
@@ -324,45 +323,6 @@ class Pair:
         """Whether the rule keeps the change. Simpler norms stay unless it says that they hurt."""
         is_sure, helps = self.p < LEVEL, self.mean < 0
         return helps or not is_sure if self.change == "bare" else helps and is_sure
-
-
-@dataclass(frozen=True)
-class Published:
-    """A published run to a loss of 3.28 on FineWeb, in steps of 524,288 tokens.
-
-    Attributes:
-        name: What distinguishes the recipe from the one before.
-        steps: Number of steps.
-        seeds: Number of runs of which `loss` is the mean.
-        loss: Validation loss in nats per token.
-        source: Log or table in the folder records/ of KellerJordan/modded-nanogpt.
-    """
-
-    name: str
-    steps: int
-    seeds: int
-    loss: float
-    source: str
-
-
-# Each row of the first list adds its change to the row before it.
-LADDER = [
-    Published("GPT-2's recipe, in llm.c", 19_560, 1, 3.2722, "track_1_short/2024-10-13_llmc"),
-    Published("rate tripled, RoPE", 9_536, 1, 3.2760, "track_1_short/2024-06-06_AdamW"),
-    Published("Muon", 6_200, 1, 3.2785, "track_1_short/2024-10-10_Muon"),
-    Published("ReLU², QK-norm, zeros", 5_100, 1, 3.2741, "track_1_short/2024-10-14_ModernArch"),
-    Published("own head, from zero", 4_578, 1, 3.2762, "track_1_short/2024-11-03_UntieEmbed"),
-]
-# One architecture with all of this; only the optimizer's settings differ.
-TRACK_3 = [
-    Published("AdamW, 'likely undertuned'", 5_625, 1, 3.2790, "track_3_optimization, result 2"),
-    Published("Muon, first try", 3_600, 1, 3.2777, "track_3_optimization, result 1"),
-    Published("Muon, tuned", 3_250, 10, 3.2787, "track_3_optimization, result 36"),
-    Published("with SOAP and averages", 2_690, 8, 3.2783, "track_3_optimization, result 46"),
-]
-# Final losses of the ten logs of result 36: one recipe, ten seeds.
-TEN_SEEDS = [3.27722, 3.27941, 3.27699, 3.28091, 3.27822, 3.28034, 3.27873, 3.27932, 3.27720]
-TEN_SEEDS += [3.27825]
 
 
 def recorded() -> dict[str, Any]:

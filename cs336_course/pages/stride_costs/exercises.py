@@ -1,13 +1,11 @@
-"""Exercises of the page stride_costs on windows and shared memory."""
+"""Exercise of the page stride_costs on windows that overlap."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from cs336_course.engine import Case, Exercise, normal, sizes
-from cs336_course.engine.records import Record, plain
 from cs336_course.shared.strided_storage import observe_views
 
 __all__ = ["Tensor"]  # the printed solution uses it
@@ -81,57 +79,5 @@ im2col = Exercise(
             ("image.as_strided", "image[:k, :k].as_strided"),
             ("image.as_strided", "image[0].as_strided"),
         ],
-    },
-)
-
-
-# sharing
-
-LETTERS = "bcdefgh"
-
-
-def letters() -> Iterator[Case]:
-    """Yield the tensors that may share the array's memory."""
-    for letter in LETTERS:
-        yield Case(letter)
-
-
-def observe_sharing(answer: Any, case: Case) -> Record:
-    """Return whether a set of letters has a letter."""
-    if not isinstance(answer, set | frozenset | list | tuple | str):
-        return {"form": plain(answer)}
-    record: Record = {"form": "a set", "others": sorted(set(answer) - set(LETTERS))}
-    return record | {"sees": case.what in answer}
-
-
-sharing = Exercise(
-    NOTEBOOK,
-    "sharing",
-    letters,
-    observe=observe_sharing,
-    answers=("answer",),
-    is_quiz=True,
-    smaller="Which of them have another dtype than a, or need another order of slots?",
-    says={
-        "form": "answer with a set of letters, such as {'c', 'd'}.",
-        "others": "the letters are b to h.",
-    },
-    wrong={
-        "b: from_numpy wraps the array's memory, so it sees every write.": ('"b", ', ""),
-        "c: torch.tensor always copies.": ('"b"', '"b", "c"'),
-        "d: the array is float64, so float() makes other bytes, which need other memory.": (
-            '"b"',
-            '"b", "d"',
-        ),
-        "e: a slice is a view, and element 2 is among every second one.": ('"e", ', ""),
-        "f: as_tensor copies only where it must, and here neither dtype nor device changes.": (
-            '"f", ',
-            "",
-        ),
-        "g: view and transpose only change strides.": (', "g"', ""),
-        "h: a single stride can't read the transpose in row order, so this reshape copies.": (
-            '"g"',
-            '"g", "h"',
-        ),
     },
 )

@@ -7,7 +7,6 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from cs336_course.drawing.charts import bars
 from cs336_course.drawing.style import ORANGE, RED, SKY, figure, label, show_cover
 
 LARGE = 17
@@ -62,19 +61,4 @@ def width_bars(widths: Mapping[int, tuple[float, float]], title: str) -> Figure:
     axes.grid(axis="x", visible=False)
     label(axes, title, "width and height of x", "time per number [ns]")
     axes.legend(fontsize=LARGE)
-    return drawing
-
-
-def time_bars(milliseconds: Mapping[str, float], title: str) -> Figure:
-    """Draw the time of each method as a horizontal bar, with the ratio to the fastest time."""
-    fastest = min(milliseconds.values())
-    texts = [
-        f"{time:.3g} ms, the fastest"
-        if time == fastest
-        else f"{time:.3g} ms, {time / fastest:.2g} times as long"
-        for time in milliseconds.values()
-    ]
-    colours = {name: ORANGE for name, time in milliseconds.items() if time > fastest}
-    drawing = bars(title, "time [ms]", milliseconds, texts=texts, colours=colours, width=12)
-    drawing.axes[0].margins(x=0.6)
     return drawing

@@ -1,4 +1,4 @@
-"""The order that notebook 10d answers: a budget, a cluster, and the model that is wanted."""
+"""The order that the side trip answers: a budget, a cluster, and the model that is wanted."""
 
 from dataclasses import replace
 
@@ -14,7 +14,6 @@ GPUS, PRICE = 512, 2.0  # dollars for a GPU and hour
 BUDGET = 900_000  # dollars
 SAVE, RESTART = 120, 1800  # seconds of a checkpoint, and from a failure to the next step
 USABLE = 0.9  # of a GPU's memory; fragments and the driver take the rest
-FASTER = 8  # times as many GPUs, for a customer in a hurry
 CLUSTER = Cluster(DATASHEET["h100"], LINKS["nvlink4"], LINKS["infiniband-ndr"])
 
 

@@ -1,6 +1,5 @@
-"""Exercises of notebook 10d on the schedule of a pipeline and on a plan for a customer."""
+"""Exercise of the side trip on thousands of GPUs: a plan for a customer."""
 
-import dataclasses
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -12,12 +11,6 @@ from cs336_lib.bill.memory import Recompute
 from cs336_lib.bill.traffic import Layout
 
 NOTEBOOK = "side_trips/thousands_of_gpus"
-
-
-# one_f_one_b
-
-
-# plan
 
 
 def order() -> Iterator[Case]:
@@ -76,7 +69,6 @@ def defended(plan: Any, case: Case) -> Record:
     layout, recompute = plan["layout"], plan["recompute"]
     right = bill_of(layout, recompute)
     ends = simulate.interval_of(right.dollars)
-    more = dataclasses.replace(layout, dp=capstone.FASTER * layout.dp)
     return {
         "GPUs": layout.devices,
         "sequences": layout.batch,
@@ -87,7 +79,6 @@ def defended(plan: Any, case: Case) -> Record:
         "budget": kept(right.dollars, ends[1]),
         "fsdp_alone": over(plan["fsdp_alone"], fsdp_alone().dollars),
         "failures": over(plan["failures"], right.lost, 0.05),
-        "hurry": over(plan["hurry"], bill_of(more, recompute).dollars),
     }
 
 
@@ -97,7 +88,6 @@ DAYS = "days = steps * seconds / share / 86_400"
 ENDS = '"dollars_range": simulate.interval_of(dollars)'
 ALONE = 'bill(Layout(dp=512, zero=3), "full")[1]'
 LOST = '"failures": (1 - share) * dollars'
-HURRIED = "bill(more, recompute)[1]"
 
 plan = Exercise(
     NOTEBOOK,
@@ -117,7 +107,6 @@ plan = Exercise(
         "budget": "Your plan doesn't keep within the budget.",
         "fsdp_alone": "The first objection's number isn't the bill of FSDP alone.",
         "failures": "The second objection's number isn't what failures cost.",
-        "hurry": "The third objection's number isn't the bill of your layout on 4,096 GPUs.",
     },
     wrong={
         "Your layout doesn't fit into 90 % of a GPU's memory; split more, or recompute more.": [
@@ -192,14 +181,5 @@ plan = Exercise(
             LOST,
             '"failures": share * dollars',
         ),
-        "Objection 3: the GPUs wait no longer, but more of them fail more often; the bill doesn't "
-        "stay as it is.": (HURRIED, "dollars"),
-        "Objection 3: the engineers leave each GPU its work and make the batch larger; yours "
-        "divides the batch of 512.": [
-            (HURRIED, 'bill(Layout(dp=512, tp=8, zero=3), "none")[1]'),
-            (HURRIED, "bill(Layout(dp=512, tp=8, zero=3), recompute)[1]"),
-        ],
-        "Objection 3: eight times as many GPUs don't make the bill eight times as high, because "
-        "the run is shorter.": (HURRIED, "8 * dollars"),
     },
 )

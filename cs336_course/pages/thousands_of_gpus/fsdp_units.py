@@ -4,6 +4,7 @@ PyTorch's fake process group answers for the other ranks at once, so no message 
 """
 
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -13,10 +14,44 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
-
-from cs336_course.pages.thousands_of_gpus import fake_ranks
+from torch.utils._python_dispatch import TorchDispatchMode
 
 Moment = tuple[str, list[str]]  # what runs, and the units whose weights are whole
+
+
+class Sent(TorchDispatchMode):
+    """Count the calls and the bytes that a rank sends in rings, by collective.
+
+    Args:
+        ranks: Number of ranks that take part in an all-reduce.
+    """
+
+    def __init__(self, ranks: int):
+        super().__init__()
+        self.ranks = ranks
+        self.calls: Counter[str] = Counter()
+        self.bytes: Counter[str] = Counter()
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Run an operator, and count it if it sends something."""
+        result = function(*args, **(kwargs or {}))
+        name = str(function).split(".")[1]
+        if name in ("_allgather_base_", "all_gather_into_tensor"):
+            parts = args[:2] if name == "_allgather_base_" else (result, args[0])
+            self.count("all-gather", parts[0].nbytes - parts[1].nbytes)
+        elif name in ("_reduce_scatter_base_", "reduce_scatter_tensor"):
+            parts = args[:2] if name == "_reduce_scatter_base_" else (result, args[0])
+            self.count("reduce-scatter", parts[1].nbytes - parts[0].nbytes)
+        elif name == "all_reduce":
+            self.count("all-reduce", 2 * args[0].nbytes * (self.ranks - 1) // self.ranks)
+        return result
+
+    def count(self, collective: str, size: int) -> None:
+        """Add a call that sends `size` bytes."""
+        self.calls[collective] += 1
+        self.bytes[collective] += size
 
 
 @contextmanager
@@ -76,7 +111,7 @@ def calls(model: nn.Module, ranks: int, micro_batches: int, defer: bool = False)
         micro_batches: Number of micro-batches.
         defer: Whether only the last micro-batch sends gradients.
     """
-    with fake_ranks.Sent(ranks) as sent:
+    with Sent(ranks) as sent:
         for number in range(1, micro_batches + 1):
             if defer:
                 model.set_requires_gradient_sync(number == micro_batches)  # type: ignore[operator]

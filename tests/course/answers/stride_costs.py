@@ -11,7 +11,6 @@ RIGHT = {
         lambda image, k: image.unfold(1, k, 1).unfold(0, k, 1).transpose(2, 3),
         ("(down, right, down, right)", "[image.stride(d) for d in (0, 1, 0, 1)]"),
     ],
-    "sharing": ["answer = ['g', 'b', 'e', 'f']", "answer = 'befg'"],
 }
 REFUSED = {
     "im2col": [
@@ -30,5 +29,4 @@ REFUSED = {
             np.lib.stride_tricks.sliding_window_view(image.detach().numpy(), (k, k), writeable=True)
         ),
     ],
-    "sharing": ["answer = 4", "answer = {'a', 'b', 'e', 'f', 'g'}", "answer = set()"],
 }

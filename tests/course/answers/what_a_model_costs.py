@@ -1,12 +1,9 @@
 """Other answers to the exercises of the room what_a_model_costs."""
 
 from decimal import Decimal
-from typing import Any
 
 import numpy as np
-import torch
 
-from cs336_course.pages.what_a_model_costs.exercises import Run
 from cs336_course.shared.published_configs import Config
 
 
@@ -31,29 +28,12 @@ def flops_in_integers(config: Config, seq: int) -> int:
     return 6 * (layers * (block + width * (seq + 1)) + config["vocab_size"] * width)
 
 
-def best_size_by_hand(runs: list[Run], budget: float) -> Any:
-    """Fit with equations of least squares."""
-    x, y = [], []
-    for flops in {run[0] for run in runs}:
-        rows = np.array([run[1:] for run in runs if run[0] == flops], dtype=float)
-        size = np.log2(rows[:, 0])
-        curve = np.linalg.lstsq(np.stack([size**2, size, size**0], 1), rows[:, 1], rcond=None)[0]
-        x.append(np.log2(flops))
-        y.append(-curve[1] / curve[0] / 2)
-    middle = np.mean(x), np.mean(y)
-    steep = np.cov(x, y, bias=True)[0, 1] / np.var(x)
-    return torch.tensor(2 ** (middle[1] + steep * (np.log2(budget) - middle[0])))
-
-
 RIGHT = {
     "training_flops": [
         flops_by_query,
         flops_in_integers,
         lambda config, seq: np.float64(flops_by_query(config, seq)),
         lambda config, seq: Decimal(flops_in_integers(config, seq)),
-    ],
-    "best_size": [
-        best_size_by_hand,
     ],
 }
 REFUSED = {
@@ -62,14 +42,5 @@ REFUSED = {
         "def training_flops(config, seq):\n"
         "    found = models.from_hugging_face(config)\n"
         "    return accounting.train_flops_per_token(found, seq, 'causal')\n",
-    ],
-    "best_size": [
-        "def best_size(runs, budget):\n"
-        "    Run = scaling_laws.ScalingRun\n"
-        "    rows = [Run(r[0], 1, 1, r[1], r[1], 1, 1, r[2], '') for r in runs]\n"
-        "    optima = scaling_laws.isoflop(rows)\n"
-        "    fitted = scaling_laws.power_law(\n"
-        "        [o.budget for o in optima], [o.parameters for o in optima])\n"
-        "    return fitted[1] * budget ** fitted[0]\n",
     ],
 }
