@@ -38,6 +38,9 @@ RIGHT: dict[str, dict[str, str]] = {
     },
     "nucleus": {
         "no gradient": "Sampling needs no gradient, and the task doesn't ask for one.",
+        "kept = ordered.where(ordered.cumsum(-1) - ordered < p, 0.0)  =>  kept = ordered.where(ordered.cumsum(+1) - ordered < p, 0.0)": "Axis 1 is the last of two.",
+        "return torch.zeros_like(kept).scatter(-1, order, kept / kept.sum(-1, keepdim=True))  =>  return torch.zeros_like(kept).scatter(+1, order, kept / kept.sum(-1, keepdim=True))": "Axis 1 is the last of two.",
+        "return torch.zeros_like(kept).scatter(-1, order, kept / kept.sum(-1, keepdim=True))  =>  return torch.zeros_like(kept).scatter(-1, order, kept / kept.sum(+1, keepdim=True))": "Axis 1 is the last of two.",
     },
     "backward": {
         "other dtype": "The task leaves the dtype of the number open, and a float64 has the same value.",
@@ -63,5 +66,12 @@ RIGHT: dict[str, dict[str, str]] = {
         "found = zip(model(rows[:, :-1]), rows[:, 1:], spans, strict=True)  =>  found = zip(model(rows[:, :-1]), rows[:, 1:], spans, strict=None)": "There is one row per text.",
         "found = zip(model(rows[:, :-1]), rows[:, 1:], spans, strict=True)  =>  found = zip(model(rows[:, :-1]), rows[:, 1:], spans, )": "There is one row per text.",
         "no gradient": "An evaluation needs no gradient.",
+    },
+    "checkpoint": {
+        'if os.name == "posix":  # the new name as well; Windows can\'t open a folder  =>  if os.name == "XXposixXX":  # the new name as well; Windows can\'t open a folder': "What the folder needs differs by system, and no check cuts the power.",
+        'if os.name == "posix":  # the new name as well; Windows can\'t open a folder  =>  if os.name != "posix":  # the new name as well; Windows can\'t open a folder': "What the folder needs differs by system, and no check cuts the power.",
+        "state = torch.load(path, weights_only=True)  =>  state = torch.load(path, weights_only=False)": "The file is the learner's own, and a check gives no stranger's.",
+        "state = torch.load(path, weights_only=True)  =>  state = torch.load(path, weights_only=None)": "The default of PyTorch is True.",
+        "state = torch.load(path, weights_only=True)  =>  state = torch.load(path, )": "The default of PyTorch is True.",
     },
 }

@@ -79,28 +79,3 @@ def test_a_torch_to_keep_is_pinned_to_what_is_there(tmp_path, fake, arguments, p
         os.utime(path, (1e9, 1e9))
     make(tmp_path, ".venv/.test", f"PYTHON={fake}")  # no longer told: the environment remembers
     assert used.read_text() == "numpy==2.5.0\n" + ("torch==2.14.0\n" if pinned else kept)
-
-
-FAKE_UV = """#!/bin/sh
-# Makes an environment whose Python does nothing, and says what it was told.
-if [ "$1" = venv ]; then
-    mkdir -p .venv/bin && ln -s /bin/true .venv/bin/python && touch .venv/pyvenv.cfg
-fi
-echo uv "$@" "torch from ${UV_TORCH_BACKEND:-elsewhere}"
-"""
-
-
-def test_uv_installs_the_same_versions(tmp_path, fake, monkeypatch):
-    for name in ("UV_INDEX", "UV_DEFAULT_INDEX", "UV_FIND_LINKS", "UV_TORCH_BACKEND"):
-        monkeypatch.delenv(name, raising=False)
-    uv = tmp_path / "uv"
-    uv.write_text(FAKE_UV)
-    uv.chmod(0o755)
-    done = make(tmp_path, ".venv/.test", f"UV={uv}")
-    assert done.returncode == 0, done.stderr
-    assert (
-        "uv pip install --python .venv/bin/python --quiet --constraint .venv/constraints.txt "
-        "--editable .[lab,test] torch from auto\n" in done.stdout
-    )
-    constraints = tmp_path / ".venv" / "constraints.txt"
-    assert constraints.read_text() == (tmp_path / "constraints.txt").read_text()

@@ -5,7 +5,6 @@ import re
 import tomllib
 from collections.abc import Collection, Iterator
 from graphlib import CycleError, TopologicalSorter
-from importlib import metadata
 from importlib.util import resolve_name
 from pathlib import Path
 
@@ -59,39 +58,6 @@ def all_requirements() -> list[Requirement]:
     """Everything that pyproject.toml asks for, extras included."""
     extras = (r for listed in PROJECT["optional-dependencies"].values() for r in listed)
     return [Requirement(text) for text in (*PROJECT["dependencies"], *extras)]
-
-
-def requirements() -> list[Requirement]:
-    """Return everything that pyproject.toml asks for, other than its own extras."""
-    return [one for one in all_requirements() if one.name != PROJECT["name"]]
-
-
-def test_every_requirement_is_pinned_within_its_range():
-    pinned = pins()
-    for requirement in requirements():
-        version = pinned[canonicalize_name(requirement.name)]
-        assert requirement.specifier.contains(version), f"{requirement} but {version} pinned"
-
-
-def test_what_those_require_is_pinned_too():
-    pinned, seen = pins(), set()
-    todo = [requirement.name for requirement in requirements()]
-    while todo:
-        name = canonicalize_name(todo.pop())
-        if name in seen:
-            continue
-        seen.add(name)
-        if brought_by_torch(name):
-            continue
-        assert name in pinned, f"{name} is missing in constraints.txt"
-        try:
-            required = metadata.requires(name) or []
-        except metadata.PackageNotFoundError:
-            continue  # of an extra that is not installed here
-        for text in required:
-            requirement = Requirement(text)
-            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-                todo.append(requirement.name)
 
 
 # What each folder of the course may import of the others, from the top to the ground. Pages import

@@ -1,7 +1,17 @@
-"""Fork processes from one that has PyTorch loaded, and wait for moments in their life."""
+"""Fork processes from one that has PyTorch loaded, and wait for moments in their life.
 
+Run as a script, it runs another one that is killed at a call of a function:
+`python forked.py os.replace 3 SCRIPT FLAGS`.
+"""
+
+import itertools
 import json
 import multiprocessing
+import os
+import pkgutil
+import runpy
+import signal
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -29,3 +39,23 @@ def wait(is_running: Callable[[], bool], until: Callable[[], bool]) -> None:
     while not until():
         assert is_running() or until(), "it ended before that moment"
         time.sleep(0.0005)
+
+
+def signal_at(name: str, call: int, number: int = signal.SIGKILL) -> None:
+    """Let this process get a signal at a call of a function, the first of which is number 0."""
+    module, _, attribute = name.rpartition(".")
+    owner, calls = pkgutil.resolve_name(module), itertools.count()
+    function = getattr(owner, attribute)
+
+    def signalled(*arguments: object, **named: object) -> object:
+        if next(calls) == call:
+            os.kill(os.getpid(), number)
+        return function(*arguments, **named)
+
+    setattr(owner, attribute, signalled)
+
+
+if __name__ == "__main__":
+    _, function, call, *sys.argv = sys.argv
+    signal_at(function, int(call))
+    runpy.run_path(sys.argv[0], run_name="__main__")

@@ -1,19 +1,17 @@
 """Training that is killed twelve times ends like training that never was, to the last bit."""
 
-import os
+import contextlib
 import random
 import signal
-import subprocess
-import sys
-from collections.abc import Callable
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
-from forked import CONTEXT, rows, rows_written, wait
+from forked import CONTEXT, rows, rows_written, signal_at
 
-SEED = 7  # decides which moments are aimed at; what a kill hits also depends on the machine
-KILLS = {"step": 5, "save": 7}
+SEED = 7  # decides at which calls the process is killed
+STEP, SYNC, RENAME = "cs336_lib.training.loop.backward", "os.fsync", "os.replace"
+KILLS = {STEP: 4, SYNC: 5, RENAME: 3}
+CALLS = {STEP: 10, SYNC: 24, RENAME: 6}  # a process is killed at one of so many
 STEPS = 90
 LAST = f"step_{STEPS:08d}"
 FLAGS = (
@@ -24,29 +22,22 @@ FLAGS = (
 ).split()
 
 
-def start(run_dir: Path) -> BaseProcess:
-    """`cs336 train ... --resume` in a process of its own."""
+def train(run_dir: Path, *signalled: str | int) -> None:
+    """Run `cs336 train ... --resume` in a process that may get a signal."""
     from cs336_lib.cli import main
 
-    process = CONTEXT.Process(target=main, args=([*FLAGS, str(run_dir)],))
+    if signalled:
+        signal_at(*signalled)
+    with open(f"{run_dir}.out", "w") as out, contextlib.redirect_stdout(out):
+        main([*FLAGS, str(run_dir)])
+
+
+def exit_code(run_dir: Path, *signalled: str | int) -> int:
+    """Train in a process of its own, and return how it ended."""
+    process = CONTEXT.Process(target=train, args=(run_dir, *signalled))
     process.start()
-    return process
-
-
-def saving(run_dir: Path, after: int) -> bool:
-    """Whether a checkpoint of a step beyond `after` is being written right now."""
-    found = (run_dir / "checkpoints").glob(".tmp-new-step_*")
-    return any(int(path.name.removeprefix(".tmp-new-step_")) > after for path in found)
-
-
-def stop_while(process: BaseProcess, is_so: Callable[[], bool]) -> None:
-    """Stop a process at a moment at which something is so."""
-    while True:
-        wait(process.is_alive, is_so)
-        os.kill(process.pid, signal.SIGSTOP)
-        if is_so():
-            return
-        os.kill(process.pid, signal.SIGCONT)
+    process.join()
+    return process.exitcode
 
 
 def contents(run_dir: Path) -> dict[str, bytes]:
@@ -62,63 +53,46 @@ def contents(run_dir: Path) -> dict[str, bytes]:
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory) -> Path:
     run_dir = tmp_path_factory.mktemp("undisturbed") / "run"
-    process = start(run_dir)
-    process.join()
-    assert process.exitcode == 0
+    assert exit_code(run_dir) == 0
     return run_dir
 
 
-def test_killed_twelve_times(undisturbed, tmp_path):
-    rng = random.Random(SEED)
-    run_dir = tmp_path / "run"
-    kinds = [kind for kind, number in KILLS.items() for _ in range(number)]
-    rng.shuffle(kinds)
-    targets = sorted(rng.randrange(1, STEPS - 10) for _ in kinds)
-    story = [f"seed {SEED}"]
-    for kind, target in zip(kinds, targets, strict=True):
-        process = start(run_dir)
-        if kind == "step":
-            wait(process.is_alive, lambda target=target: rows_written(run_dir) > target)
-        else:
-            stop_while(process, lambda target=target: saving(run_dir, target))
-        process.kill()
-        process.join()
-        assert process.exitcode == -signal.SIGKILL, story
-        left = sorted(path.name for path in (run_dir / "checkpoints").glob(".tmp-*"))
-        assert left or kind != "save", story
-        story.append(f"{kind} {target}: {rows_written(run_dir)} rows, left {left}")
-
-    process = start(run_dir)
-    process.join()
-    assert process.exitcode == 0, story
-    assert [row["step"] for row in rows(run_dir)] == list(range(STEPS)), story
-    assert rows(run_dir) == rows(undisturbed), story
+def check_same(run_dir: Path, undisturbed: Path) -> None:
+    """Compare the metrics of all steps, and every byte of the checkpoints that are kept."""
+    assert [row["step"] for row in rows(run_dir)] == list(range(STEPS))
+    assert rows(run_dir) == rows(undisturbed)
     kept = contents(run_dir)
     assert {f"{LAST}/model.safetensors", f"{LAST}/optimizer.safetensors"} <= set(kept)
-    assert kept.keys() == contents(undisturbed).keys(), story
-    assert kept == contents(undisturbed), story
+    assert kept.keys() == contents(undisturbed).keys()
+    assert kept == contents(undisturbed)
 
 
-def stop_after(count: int, number: int, command: list[str], run_dir: Path) -> None:
-    """Run the command and send it a signal after so many rows; it must save and say so."""
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    wait(lambda: process.poll() is None, lambda: rows_written(run_dir) >= count)
-    process.send_signal(number)
-    output, error = process.communicate()
-    assert process.returncode == 0, error
-    done = rows_written(run_dir)
-    assert count <= done < STEPS
-    assert (run_dir / "checkpoints" / f"step_{done:08d}" / "manifest.json").exists()
-    last = output.splitlines()[-1]
-    assert last == f"Stopped after step {done} of {STEPS} and saved; --resume continues it."
+def test_killed_twelve_times(undisturbed, tmp_path):
+    rng, run_dir, left = random.Random(SEED), tmp_path / "run", set[str]()
+    functions = [function for function, number in KILLS.items() for _ in range(number)]
+    rng.shuffle(functions)
+    for function in functions:
+        assert exit_code(run_dir, function, rng.randrange(CALLS[function])) == -signal.SIGKILL, (
+            function
+        )
+        left |= {path.name for path in run_dir.rglob(".tmp-new-step_*")}
+    assert left, "no kill has met a checkpoint that was being written"
+    assert rows_written(run_dir) < STEPS
+    assert exit_code(run_dir) == 0
+    check_same(run_dir, undisturbed)
 
 
 def test_asked_to_stop_it_saves_first_and_says_how_to_resume(undisturbed, tmp_path):
     run_dir = tmp_path / "run"
-    command = [sys.executable, "-m", "cs336_lib", *FLAGS, str(run_dir)]
-    stop_after(20, signal.SIGTERM, command, run_dir)
-    stop_after(50, signal.SIGINT, command, run_dir)
-    subprocess.run(command, check=True, capture_output=True)
+    for number, after in ((signal.SIGTERM, 20), (signal.SIGINT, 50)):
+        call = after - (rows_written(run_dir) if run_dir.exists() else 0)
+        assert exit_code(run_dir, STEP, call, number) == 0
+        done = after + 1  # it ends the step in which it was told
+        assert rows_written(run_dir) == done
+        assert (run_dir / "checkpoints" / f"step_{done:08d}" / "manifest.json").exists()
+        last = Path(f"{run_dir}.out").read_text().splitlines()[-1]
+        assert last == f"Stopped after step {done} of {STEPS} and saved; --resume continues it."
+    assert exit_code(run_dir) == 0
     assert rows(run_dir) == rows(undisturbed)
     for name in ("model.safetensors", "optimizer.safetensors"):
         assert contents(run_dir)[f"{LAST}/{name}"] == contents(undisturbed)[f"{LAST}/{name}"]

@@ -11,14 +11,12 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
-import psutil
+import forked
 import pytest
 import torch
-from forked import wait
 from safetensors.torch import load_file
 
 from cs336_course.one_file import assemble
@@ -52,6 +50,7 @@ EXAMPLES = [
     {"ctx": "My kingdom for", "endings": ["sky", "a horse", "x", "7"], "label": 1},
 ]
 AGAIN = "cs336 assemble --recipe {} --notebooks notebooks --out {} --overwrite"
+CLIP = "torch.nn.utils.clip_grad_norm_"  # called once in a step
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 
 
@@ -88,6 +87,12 @@ def start(folder: Path, words: list[str]) -> subprocess.Popen:
     environment = os.environ | {"TIKTOKEN_CACHE_DIR": str(folder / "cache")}
     quiet = subprocess.DEVNULL
     return subprocess.Popen(words, cwd=ROOT, env=environment, stdout=quiet, start_new_session=True)
+
+
+def killed(recipe: str, folder: Path, out: Path, function: str, call: int, *launcher: str) -> None:
+    """Train until a call of a function kills the process."""
+    words = command(recipe, folder, out, *launcher, forked.__file__, function, str(call))
+    assert start(folder, words).wait() != 0
 
 
 def finish(recipe: str, folder: Path, out: Path, **changes) -> list[dict]:
@@ -161,32 +166,18 @@ def straight(recipe, folder) -> tuple[Path, list[dict]]:
     return out, finish(recipe, folder, out)
 
 
-def steps(out: Path) -> int:
-    """Return how many rows are written."""
-    path = out / "log.jsonl"
-    return path.read_bytes().count(b"\n") if path.exists() else 0
-
-
-def kill_when(process: subprocess.Popen, moment: Callable[[], bool]) -> None:
-    """Wait for a moment in a run, and kill all its processes."""
-    wait(lambda: process.poll() is None, moment)
-    for one in [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]:
-        one.kill()
-    assert process.wait() != 0
-
-
 def test_one_process_goes_on_for_two(recipe, folder, straight, tmp_path):
-    two = start(folder, command(recipe, folder, tmp_path, *TORCHRUN))
-    kill_when(two, lambda: steps(tmp_path) >= 5)
+    killed(recipe, folder, tmp_path, CLIP, 5, *TORCHRUN)
     agree(finish(recipe, folder, tmp_path, micro_batch_size=4), straight[1], 2e-5)
 
 
 def test_killed_again_and_again_it_ends_the_same(recipe, folder, straight, tmp_path):
-    words = command(recipe, folder, tmp_path)
-    kill_when(start(folder, words), lambda: steps(tmp_path) >= 1)
+    killed(recipe, folder, tmp_path, CLIP, 1)
     assert not (tmp_path / "checkpoint.pt").exists()
-    kill_when(start(folder, words), lambda: (tmp_path / "model.tmp").exists())  # while it saves
-    kill_when(start(folder, words), lambda: steps(tmp_path) >= 5)
+    killed(recipe, folder, tmp_path, "os.chmod", 0)  # while it saves for the first time
+    assert not (tmp_path / "checkpoint.pt").exists()
+    killed(recipe, folder, tmp_path, CLIP, 5)
+    killed(recipe, folder, tmp_path, "os.replace", 1)  # when one of the new files has its name
     assert (tmp_path / "checkpoint.pt").exists()
     out, rows = straight
     assert finish(recipe, folder, tmp_path) == rows
