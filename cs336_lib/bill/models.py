@@ -50,15 +50,12 @@ NAMES: dict[str, tuple[str, ...]] = {
         "seq_length",
         "block_size",
     ),
-    "n_expert": (
-        *("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "n_expert"),
-    ),
-    "n_active": ("num_experts_per_tok", "moe_k", "moe_topk", "n_active"),
-    "n_shared": ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts"),
-    "n_dense": ("first_k_dense_replace", "num_dense_layers"),
+    "n_expert": ("num_experts", "num_local_experts", "n_routed_experts", "n_expert"),
+    "n_active": ("num_experts_per_tok", "n_active"),
+    "n_shared": ("n_shared_experts",),
+    "n_dense": ("first_k_dense_replace",),
     "expert_width": ("moe_intermediate_size",),
-    "shared_width": ("shared_expert_intermediate_size", "shared_intermediate_size"),
-    "window": ("sliding_window", "window_size", "attention_chunk_size"),
+    "window": ("sliding_window",),
 }
 SHAPE = tuple(field.name for field in fields(Shape) if field.name != "model")
 SPARSE = ("n_expert", "n_active")
@@ -68,27 +65,15 @@ RANGES: dict[str, tuple[int, int]] = {
     **{name: (1, MANY) for names in NAMES.values() for name in names},
     **dict.fromkeys((*NAMES["vocab_size"], *NAMES["block_size"]), (1, MOST)),
     **dict.fromkeys((*NAMES["n_shared"], *NAMES["n_dense"]), (0, MANY)),
-    **dict.fromkeys(NAMES["shared_width"], (0, MANY)),
     **dict.fromkeys(NAMES["window"], (0, MOST)),
-    **dict.fromkeys(("q_lora_rank", "kv_lora_rank", "intermediate_size_mlp"), (1, MANY)),
+    **dict.fromkeys(("q_lora_rank", "kv_lora_rank", "decoder_sparse_step"), (1, MANY)),
     **dict.fromkeys(("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"), (1, MANY)),
-    **dict.fromkeys(
-        ("decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_interval"), (1, MANY)
-    ),
-    **dict.fromkeys(("moe_layer_start_index", "topk_group", "max_window_layers"), (0, MANY)),
-    **dict.fromkeys(("sliding_window_pattern", "attention_chunk_size"), (1, MOST)),
-    **dict.fromkeys(("num_ln_in_parallel_attn", "word_embed_proj_dim"), (1, MANY)),
-    "moe_layer_end_index": (-1, MANY),
+    **dict.fromkeys(("topk_group", "max_window_layers"), (0, MANY)),
+    "sliding_window_pattern": (1, MOST),
 }
-FLAGS = (
-    *("tie_word_embeddings", "attention_bias", "attention_out_bias", "mlp_bias", "qkv_bias"),
-    *("use_bias", "use_qkv_bias", "enable_bias", "bias", "lm_head_bias"),
-    *("qk_layernorm", "use_qk_norm", "use_sliding_window", "use_post_norm", "multi_query"),
-    *("parallel_attn", "new_decoder_architecture", "do_layer_norm_before"),
-    *("layer_norm_elementwise_affine", "_remove_final_layer_norm", "use_parallel_residual"),
-)
-LISTS = ("layer_types", "mlp_layer_types", "mlp_only_layers", "moe_layers")
-ATTENTION = ("full_attention", "sliding_attention", "chunked_attention")
+FLAGS = ("tie_word_embeddings", "attention_bias", "mlp_bias", "use_sliding_window")
+LISTS = ("layer_types", "mlp_only_layers")
+ATTENTION = ("full_attention", "sliding_attention")
 
 
 def need(field: str) -> Reader:
@@ -137,8 +122,7 @@ def from_layer(first: int) -> Callable[[Config, int], bool]:
 def windows(has: Callable[[Config, int], bool], switch: bool = False) -> dict[str, Any]:
     """Return a family's sliding window and the number of layers with one.
 
-    A config's `layer_types` come before `has`. Attention within chunks counts as a window of the
-    chunk's size, which is right for the cache and for sequences of one chunk.
+    A config's `layer_types` come before `has`.
 
     Args:
         has: Whether a layer has a window, by the config and its number from 0.
@@ -164,84 +148,22 @@ def windows(has: Callable[[Config, int], bool], switch: bool = False) -> dict[st
 def dense_layers(first: int) -> dict[str, Any]:
     """Return the number of layers with a dense MLP in a family whose first layers have one.
 
-    A config has a list of kinds, the number of first layers, or a period of layers with experts.
+    A config has a list of these layers, their number, or a period of layers with experts.
     """
 
     def count(config: Config) -> int:
-        layers = need("n_layer")(config)
-        if "mlp_layer_types" in config:
-            return config["mlp_layer_types"].count("dense")
-        step = config.get("decoder_sparse_step", 1)
-        dense = {n for n in config.get("mlp_only_layers", ()) if type(n) is int}
+        step, dense = config.get("decoder_sparse_step", 1), config.get("mlp_only_layers", [])
         start = found("n_dense", first)(config)
-        return sum(n < start or n in dense or (n + 1) % step > 0 for n in range(layers))
+        layers = range(need("n_layer")(config))
+        return sum(n < start or n in dense or (n + 1) % step > 0 for n in layers)
 
     return {"n_dense": count}
-
-
-def ernie_dense(config: Config) -> int:
-    """Count the layers with a dense MLP of an ERNIE 4.5, whose experts begin and end somewhere."""
-    layers, step = need("n_layer")(config), config.get("moe_layer_interval", 1)
-    first, last = config.get("moe_layer_start_index", 1), config.get("moe_layer_end_index", -1)
-    last = layers - 1 if last == -1 else last
-    return layers - sum((n + 1) % step == 0 for n in range(first, min(last, layers - 1) + 1))
-
-
-def llama4_dense(config: Config) -> int:
-    """Count the layers of a Llama 4 with a dense MLP, all but every second one in Maverick."""
-    layers, step = need("n_layer")(config), config.get("interleave_moe_layer_step", 1)
-    sparse = config.get("moe_layers", [*range(step - 1, layers, step)])
-    return layers - len({n for n in sparse if type(n) is int and 0 <= n < layers})
-
-
-def same_width(config: Config) -> int:
-    """Return how many experts are as wide as the shared one of a config."""
-    shared, one = need("shared_width")(config), found("expert_width", None)(config)
-    one = one or need("mlp_width")(config)
-    if shared % one:
-        raise UserError(f"the shared expert's width is {shared}; a multiple of {one} expected")
-    return shared // one
-
-
-def falcon_heads(config: Config) -> int:
-    """Return the number of key and value heads of a Falcon."""
-    if config.get("multi_query", True) and not config.get("new_decoder_architecture", False):
-        return 1
-    return found("n_kv_head", need("n_head")(config))(config)
-
-
-def opt_end_norms(config: Config) -> int:
-    """Return the number of norms behind an OPT's blocks, which the 350M doesn't have."""
-    before = config.get("do_layer_norm_before", True)
-    return int(before and not config.get("_remove_final_layer_norm", False))
-
-
-def falcon_norms(config: Config) -> int:
-    """Return the number of norms in a block of a Falcon, whose 7B has one for both halves."""
-    if config.get("new_decoder_architecture", False):
-        return config.get("num_ln_in_parallel_attn", 2)
-    return 1 if config.get("parallel_attn", True) else 2
 
 
 def attention_bias(default: bool) -> dict[str, Any]:
     """Return the biases of a family that has one flag for all of attention."""
     one = found("attention_bias", default)
     return {"qkv_bias": one, "out_bias": one}
-
-
-def biased(name: str, default: bool) -> dict[str, Any]:
-    """Return the biases of a family that has one flag for all matrices of a block."""
-    return dict.fromkeys(("qkv_bias", "out_bias", "mlp_bias"), found(name, default))
-
-
-def norms(name: str, there: int, default: bool, without: int) -> dict[str, Any]:
-    """Return the number of norms in a block of a family that has a flag for it."""
-    return {"block_norms": lambda config: there if config.get(name, default) else without}
-
-
-def qk_norm(name: str, kind: str, default: bool = False) -> dict[str, Any]:
-    """Return the norm of queries and keys of a family that has a flag for it."""
-    return {"qk_norm": lambda config: kind if config.get(name, default) else ""}
 
 
 # What every family has, unless its own line says otherwise.
@@ -258,187 +180,53 @@ COMMON: dict[str, Any] = {
 }
 TIED = {"tied": found("tie_word_embeddings", True)}
 BIASED = {"qkv_bias": True, "out_bias": True, "mlp_bias": True}
-LAYER_NORM = {"norm_bias": True}
-PLAIN = {"gated": False}  # an MLP of two matrices
-FOUR_WIDE = {"mlp_width": lambda config: 4 * need("n_embd")(config)}
-MLP_BIAS = {"mlp_bias": found("mlp_bias", False)}
-LLAMA = attention_bias(False) | MLP_BIAS
+NORMED = attention_bias(False) | {"qk_norm": "head"}
 WINDOWED = windows(always)
-GPT2 = TIED | BIASED | LAYER_NORM | PLAIN | {"positions": True, "mlp_width": four_wide}
-GPTJ = LAYER_NORM | PLAIN | {"mlp_bias": True, "mlp_width": four_wide}
-GPTJ |= {"n_kv_head": need("n_head"), "block_norms": 1, "output_bias": True}
-OPT = TIED | LAYER_NORM | PLAIN | {"positions": True, "unused_positions": 2}
-GEMMA = TIED | attention_bias(False) | {"head_dim": found("head_dim", 256)}
-GEMMA2 = GEMMA | windows(but_every(2)) | {"block_norms": 4}
-GLM = {"qkv_bias": found("attention_bias", True), "head_dim": found("head_dim", 128)}
-COHERE = TIED | attention_bias(False) | {"block_norms": 1}
-HUNYUAN = attention_bias(False) | {"qk_norm": "head"}
 # Experts as wide as `intermediate_size`, and experts with a width of their own
 MIXTRAL = {
     "n_expert": need("n_expert"),
     "n_active": need("n_active"),
     "expert_width": need("mlp_width"),
 }
-EXPERTS = (
-    MIXTRAL
-    | {
-        "expert_width": need("expert_width"),
-        "n_shared": found("n_shared", 0),
-    }
-    | dense_layers(0)
-)
-SHARED = {"n_shared": same_width}
-MLA = {
+EXPERTS = MIXTRAL | {"expert_width": need("expert_width")} | dense_layers(0)
+DEEPSEEK = EXPERTS | {
     "head_dim": need("qk_nope_head_dim"),
     "q_rank": need("q_lora_rank"),
     "kv_rank": need("kv_lora_rank"),
     "rope_dim": need("qk_rope_head_dim"),
     "v_dim": need("v_head_dim"),
+    "n_shared": found("n_shared", 0),
+    "n_group": found("topk_group", 0),
 }
-DEEPSEEK = MLA | EXPERTS | {"n_group": found("topk_group", 0)}
-GPT_OSS = MIXTRAL | BIASED | windows(but_every(2)) | {"router_bias": True, "sinks": True}
-QWEN3 = attention_bias(False) | {"qk_norm": "head"}
-HEAD_128 = {"head_dim": found("head_dim", 128)}
-ERNIE = TIED | biased("use_bias", False)
 
 # By the model_type of a config.json. Each line is checked against transformers.
 FAMILIES: dict[str, dict[str, Any]] = {
-    "apertus": attention_bias(False) | PLAIN | {"qk_norm": "head", "act_params": 2},
-    "arcee": LLAMA | PLAIN,
-    "biogpt": OPT | BIASED | {"mlp_width": four_wide},
-    "bloom": TIED
-    | BIASED
-    | LAYER_NORM
-    | PLAIN
-    | FOUR_WIDE
-    | {"block_size": found("block_size", 2048), "end_norms": 2},
-    "codegen": GPTJ,
-    "cohere": COHERE | qk_norm("use_qk_norm", "full"),
-    "cohere2": COHERE | windows(but_every(4)),
-    "cwm": MLP_BIAS | windows(lambda config, layer: layer % 4 > 0),
     "deepseek_v2": DEEPSEEK,
     "deepseek_v3": DEEPSEEK | dense_layers(3),
-    "dots1": EXPERTS | attention_bias(False) | windows(from_layer(62)) | {"qk_norm": "head"},
-    "ernie4_5": ERNIE | HEAD_128,
-    "ernie4_5_moe": ERNIE
-    | EXPERTS
-    | {"router_bias": True, "n_dense": ernie_dense, "n_shared": found("n_shared", 2)}
-    | {"output_bias": found("use_bias", False)},
-    "exaone4": {"qk_norm": "head"} | windows(but_every(4)),
-    "exaone_moe": EXPERTS | dense_layers(1) | {"qk_norm": "head"} | windows(but_every(4)),
-    "falcon": TIED
-    | LAYER_NORM
-    | PLAIN
-    | biased("bias", False)
-    | {
-        "n_kv_head": falcon_heads,
-        "block_norms": falcon_norms,
-        "mlp_width": four_wide,
-        "block_size": found("block_size", 2048),
-    },
-    "flex_olmo": MIXTRAL | attention_bias(False) | {"qk_norm": "full"},
-    "gemma": GEMMA,
-    "gemma2": GEMMA2,
-    "gemma3_text": GEMMA2
+    "gemma3_text": TIED
+    | NORMED
     | windows(but_every(6))
     | {
-        "qk_norm": "head",
+        "block_norms": 4,
         "n_head": found("n_head", 8),
         "n_kv_head": found("n_kv_head", 4),
+        "head_dim": found("head_dim", 256),
         "vocab_size": found("vocab_size", 262_208),
         "block_size": found("block_size", 131_072),
     },
-    "glm": GLM,
-    "glm4": GLM | {"block_norms": 4},
-    "glm4_moe": EXPERTS
-    | dense_layers(1)
-    | {"qkv_bias": found("attention_bias", False)}
-    | qk_norm("use_qk_norm", "head"),
-    "glm4_moe_lite": DEEPSEEK | dense_layers(1),
-    "gpt2": GPT2,
-    "gpt_bigcode": GPT2
-    | {"n_kv_head": lambda c: 1 if c.get("multi_query", True) else need("n_head")(c)},
-    "gpt_neo": GPT2
-    | {"qkv_bias": False}
-    | windows(lambda config, layer: layer % 2 == 1)
-    | {"window": found("window", 256)},
-    "gpt_neox": attention_bias(True) | LAYER_NORM | PLAIN | {"mlp_bias": True},
-    "gpt_oss": GPT_OSS,
-    "gptj": GPTJ,
-    "granite": LLAMA,
-    "granitemoe": MIXTRAL | attention_bias(False),
-    "granitemoeshared": MIXTRAL | attention_bias(False) | SHARED,
-    "helium": MLP_BIAS | HEAD_128 | {"qkv_bias": found("attention_bias", False)},
-    "hunyuan_v1_dense": HUNYUAN,
-    "hunyuan_v1_moe": HUNYUAN | MIXTRAL | {"n_shared": 1},
-    "hyperclovax": LLAMA | norms("use_post_norm", 4, True, 2),
-    "hy_v3": EXPERTS | dense_layers(1) | attention_bias(False) | {"qk_norm": "head"},
-    "jais2": LAYER_NORM | PLAIN | attention_bias(True) | {"mlp_bias": found("mlp_bias", True)},
-    "llama": LLAMA,
-    "llama4_text": MIXTRAL
-    | attention_bias(False)
-    | windows(but_every(4))
-    | {"n_shared": 1, "n_dense": llama4_dense, "mlp_width": need("intermediate_size_mlp")},
-    "mellum": EXPERTS
-    | attention_bias(False)
-    | windows(lambda config, layer: False)
-    | {"qk_norm": "head"},
-    "minicpm3": TIED | MLA,
-    "minimax_m2": MIXTRAL | {"qk_norm": "full"},
-    "ministral": WINDOWED,
-    "ministral3": WINDOWED,
+    "gpt2": TIED
+    | BIASED
+    | {"norm_bias": True, "gated": False, "positions": True, "mlp_width": four_wide},
+    "gpt_oss": MIXTRAL | BIASED | windows(but_every(2)) | {"router_bias": True, "sinks": True},
+    "llama": attention_bias(False) | {"mlp_bias": found("mlp_bias", False)},
     "mistral": WINDOWED,
     "mixtral": MIXTRAL | WINDOWED,
-    "mpt": TIED | PLAIN | FOUR_WIDE,
-    "nanochat": attention_bias(False) | PLAIN | {"norm_weight": False},
-    "nemotron": LLAMA | LAYER_NORM | PLAIN,
-    "olmo": attention_bias(False) | {"norm_weight": False},
     "olmo2": attention_bias(False) | {"qk_norm": "full"},
-    "olmo3": attention_bias(False) | {"qk_norm": "full"} | windows(but_every(4)),
-    "olmoe": MIXTRAL | attention_bias(False) | {"qk_norm": "full"},
-    "opt": OPT
-    | biased("enable_bias", True)
-    | dict.fromkeys(("norm_weight", "norm_bias"), found("layer_norm_elementwise_affine", True))
-    | {"end_norms": opt_end_norms},
-    "persimmon": BIASED | LAYER_NORM | PLAIN | qk_norm("qk_layernorm", "head", default=True),
-    "phi": BIASED
-    | LAYER_NORM
-    | PLAIN
-    | {"block_norms": 1, "output_bias": True}
-    | qk_norm("qk_layernorm", "head"),
     "phi3": WINDOWED,
-    "phimoe": MIXTRAL
-    | attention_bias(False)
-    | LAYER_NORM
-    | WINDOWED
-    | {"output_bias": found("lm_head_bias", False)},
     "qwen2": {"qkv_bias": True} | windows(from_layer(28), switch=True),
-    "qwen2_moe": EXPERTS
-    | SHARED
-    | windows(
-        lambda c, layer: layer % 2 == 0 and layer < c.get("max_window_layers", 28), switch=True
-    )
-    | {"qkv_bias": found("qkv_bias", True), "shared_gate": True},
-    "qwen3": QWEN3 | HEAD_128 | windows(from_layer(28), switch=True),
-    "qwen3_moe": EXPERTS | QWEN3 | windows(always, switch=True),
-    "seed_oss": LLAMA
-    | HEAD_128
-    | {
-        "qkv_bias": found("attention_bias", True),
-        "out_bias": found("attention_out_bias", False),
-    },
-    "smollm3": TIED | LLAMA | windows(lambda config, layer: layer % 4 == 3, switch=True),
-    "solar_open": EXPERTS | attention_bias(False) | HEAD_128 | {"mlp_width": need("expert_width")},
-    "stablelm": LAYER_NORM
-    | {"qkv_bias": found("use_qkv_bias", False)}
-    | norms("use_parallel_residual", 1, False, 2)
-    | qk_norm("qk_layernorm", "full"),
-    "starcoder2": TIED | biased("use_bias", True) | LAYER_NORM | PLAIN | WINDOWED,
-    "vaultgemma": GEMMA | windows(but_every(2)),
-    "xglm": TIED | BIASED | LAYER_NORM | PLAIN,
-    "youtu": TIED | MLA,
+    "qwen3": NORMED | {"head_dim": found("head_dim", 128)} | windows(from_layer(28), switch=True),
+    "qwen3_moe": EXPERTS | NORMED | windows(always, switch=True),
 }
-FAMILIES |= dict.fromkeys(("internlm3", "iquestcoder"), LLAMA | HEAD_128)
 
 
 def from_hugging_face(raw: Any, where: object = "config.json") -> Architecture:
@@ -506,10 +294,6 @@ def checked(raw: Config) -> dict[str, Any]:
     config = {k: v for k, v in raw.items() if v is not None}
     if "q_lora_rank" in raw and raw["q_lora_rank"] is None:
         config["q_lora_rank"] = 0  # queries have full rank
-    if isinstance(pattern := config.get("sliding_window_pattern"), str):
-        config["sliding_window_pattern"] = len(pattern)  # such as LLLG
-    if isinstance(per_layer := config.get("moe_topk"), list) and len({*map(str, per_layer)}) == 1:
-        config["moe_topk"] = per_layer[0]
     for name in (name for name in config if name in RANGES):
         value, (low, high) = config[name], RANGES[name]
         if not fits(name, value) and (name, value) != ("q_lora_rank", 0):
@@ -530,11 +314,11 @@ def check_layers(config: Config) -> None:
         value = config.get(name, [])
         if not isinstance(value, list):
             raise UserError(f"{name} is {reprlib.repr(value)}; a list expected")
-        if name.endswith("_types") and value and len(value) != layers:
-            raise UserError(
-                f"{name} has {len(value)} entries; one for each of {layers} layers expected"
-            )
-    for one in config.get("layer_types", ()):
+    kinds = config.get("layer_types", [])
+    if kinds and len(kinds) != layers:
+        expected = f"one for each of {layers} layers expected"
+        raise UserError(f"layer_types has {len(kinds)} entries; {expected}")
+    for one in kinds:
         if one not in ATTENTION:
             shown = f"layer_types has {reprlib.repr(one)}; {', '.join(ATTENTION)} expected"
             raise UserError(f"{shown}; {described(config)}")
@@ -558,10 +342,6 @@ def check_sizes(config: Config) -> None:
         small, large = pair
         if config[small] > config[large]:
             raise UserError(f"{small} {config[small]} is more than {large} {config[large]}")
-    width = found("n_embd", 0)(config)
-    if config.get("word_embed_proj_dim", width) != width:
-        dim = config["word_embed_proj_dim"]
-        raise UserError(f"word_embed_proj_dim is {dim}; the width {width} expected")
     for flag, beside in (
         ("attention_bias", "kv_lora_rank"),
         ("mlp_bias", "moe_intermediate_size"),
