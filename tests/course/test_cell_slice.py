@@ -75,6 +75,7 @@ def test_an_answer_that_is_not_there_is_named(cells):
         (["from os import *", "f = 1"], "from os import *"),
         (["i = 1\nx = [i for i in 'ab']", "f = i"], "i = 1"),
         (["i = slow()", "f = [i for i in 'ab']"], ""),
+        (["i = slow()", "class C:\n    i = 1\n    j = i\n\nf = C"], ""),
         (["z = 3", "f = a", "a = 1"], "a = 1"),
         (["z = 3", "f = len(z)", "len = 1"], "z = 3"),
         (["f = 3", "checks.f(f)"], "f = 3"),
