@@ -88,7 +88,8 @@ def read_cells(path: Path) -> list[dict[str, Any]]:
     """
     try:
         cells = json.loads(path.read_bytes())["cells"]
-        return [{"metadata": {}, **cell, "source": "".join(cell["source"])} for cell in cells]
+        found = [{"metadata": {}, **cell, "source": "".join(cell["source"])} for cell in cells]
+        return [cell for cell in found if cell["cell_type"]]  # a notebook's cells have one
     except (ValueError, KeyError, TypeError, RecursionError):
         raise UserError(f"{path}: not a notebook") from None
 
