@@ -56,28 +56,6 @@ LANGUAGE = {
 }
 
 
-# Notebooks of the third edition, and where their exercises are now
-RENAMED = {
-    "01b_low_bits": "side_trips/low_bits",
-    "02b_stride_costs": "side_trips/stride_costs",
-    "04b_memory": "side_trips/memory",
-    "05b_loss_and_muon": "06_training_loop, 07_gpt2_model, side_trips/recipe_of_today, "
-    "side_trips/memory",
-    "06b_reproducible_runs": "side_trips/reproducible_runs",
-    "06c_bug_hunt": "side_trips/bug_hunt",
-    "07a_gpt2_speaks": "08_gpt2_speaks, side_trips/inside_a_model",
-    "07b_model_of_today": "side_trips/model_of_today",
-    "08_gpt2_training": "09_gpt2_training",
-    "09_gpt2_speed": "10_gpt2_speed",
-    "09b_recipe_of_today": "side_trips/recipe_of_today",
-    "10_gpt2_scale": "11_gpt2_scale",
-    "10b_models_of_today": "side_trips/what_a_model_costs",
-    "10c_how_large": "side_trips/what_a_model_costs",
-    "10d_thousands_of_gpus": "side_trips/thousands_of_gpus",
-    "11_errata": "side_trips/errata",
-}
-
-
 @dataclass(frozen=True)
 class Exercise:
     """State of an exercise.
@@ -110,7 +88,8 @@ def read_cells(path: Path) -> list[dict[str, Any]]:
     """
     try:
         cells = json.loads(path.read_bytes())["cells"]
-        return [{"metadata": {}, **cell, "source": "".join(cell["source"])} for cell in cells]
+        found = [{"metadata": {}, **cell, "source": "".join(cell["source"])} for cell in cells]
+        return [cell for cell in found if cell["cell_type"]]  # a notebook's cells have one
     except (ValueError, KeyError, TypeError, RecursionError):
         raise UserError(f"{path}: not a notebook") from None
 
@@ -225,10 +204,21 @@ def update(course: Path = COURSE, mine: Path = MINE) -> list[str]:
             f"Yours, though the course has newer ones: {', '.join(kept)}. "
             f"`{command}{kept[0]}` takes the new one and keeps your copy."
         )
-    for name, now in RENAMED.items():
-        if f"{name}.ipynb" in before and (mine / f"{name}.ipynb").exists():
-            print(f"{name} is now {now}. Your answers are there, and your file stays.")
+    after = read_copies(mine)
+    for file in [file for file in before if before[file] and after.get(file) == {}]:
+        now = [name_of(path, course) for path in originals(course) if share(path, mine / file)]
+        where = f"now {', '.join(now)}. Your answers are there" if now else "no page any more"
+        print(f"{file.removesuffix('.ipynb')} is {where}, and your file stays.")
     return kept
+
+
+def share(one: Path, other: Path) -> bool:
+    """Return whether two notebooks share an exercise, as after the pages got other names."""
+    with suppress(UserError):
+        marks = [[marks_of(cell) for cell in read_cells(path)] for path in (one, other)]
+        names = [{mark["exercise"] for mark in each if "exercise" in mark} for each in marks]
+        return not names[0].isdisjoint(names[1])
+    return False
 
 
 def copy_all(course: Path, mine: Path) -> list[str]:
@@ -249,11 +239,14 @@ def copy_all(course: Path, mine: Path) -> list[str]:
             moved = answers if mine.name != LECTURES.name and not copy.exists() else {}
             replace_whole(copy, as_copy(source, mine, moved))
             copies[file] = new
-    for name in RENAMED:  # without work in it, a notebook of another edition is in the way
-        old_copy, record = mine / f"{name}.ipynb", copies.get(f"{name}.ipynb")
-        if record and old_copy.exists() and not is_touched(old_copy, record):
-            old_copy.unlink()
-        copies.pop(f"{name}.ipynb", None)
+    pages = {f"{page.name}.ipynb" for page in PAGES}
+    for file in [file for file in copies if file.endswith(".ipynb") and file not in pages]:
+        old_copy = mine / file  # without work in it, a notebook of another edition is in the way
+        if old_copy.exists() and is_touched(old_copy, copies[file]):
+            copies[file] = {}  # its answers are still found
+        else:
+            old_copy.unlink(missing_ok=True)
+            del copies[file]
     for style in course.rglob("rise.css"):  # RISE looks for it beside the notebook
         replace_whole(mine / style.relative_to(course), style.read_bytes())
     rules, copied = mine / RULES, copies.get(RULES, {}).get("file")
@@ -271,8 +264,8 @@ def answers_of(mine: Path, copies: Mapping[str, Any]) -> dict[str, str]:
     """
     checked = {row["exercise"] for row in read_rows(mine / VERDICTS, ("exercise",))}
     found = {}
-    for file in [*copies, *(f"{name}.ipynb" for name in RENAMED)]:
-        path, record = mine / file, copies.get(file, {})
+    for file, record in copies.items():
+        path = mine / file
         if path.suffix != ".ipynb" or not path.exists() or not is_touched(path, record):
             continue
         with suppress(UserError):

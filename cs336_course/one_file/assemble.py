@@ -344,7 +344,7 @@ def module(until: str = "", folder: Path | None = None, recipe: str = "gpt2") ->
         >>> model = assemble.module("07").GPT(GPTConfig())
     """
     file = RECIPES[recipe]
-    made = ModuleType(file.module)
+    made = ModuleType(file.file.removesuffix(".py"))
     found = parts(folder, until, recipe)
     for row in remarks(found):
         print(row)

@@ -28,11 +28,6 @@ class Recipe:
     outline: Mapping[str, str]
     replaced: str = ""
 
-    @property
-    def module(self) -> str:
-        """Name of the file as a module."""
-        return self.file.removesuffix(".py")
-
     @cached_property
     def header(self) -> str:
         """The file above its sections: docstring, imports and settings."""

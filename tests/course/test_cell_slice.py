@@ -5,6 +5,7 @@ import ast
 import pytest
 
 from cs336_course.one_file import cell_slice
+from cs336_lib.config import UserError
 
 CALL = ast.parse("checks.f(f)").body[0].value  # type: ignore[attr-defined]
 
@@ -75,6 +76,7 @@ def test_an_answer_that_is_not_there_is_named(cells):
         (["from os import *", "f = 1"], "from os import *"),
         (["i = 1\nx = [i for i in 'ab']", "f = i"], "i = 1"),
         (["i = slow()", "f = [i for i in 'ab']"], ""),
+        (["i = slow()", "class C:\n    i = 1\n    j = i\n\nf = C"], ""),
         (["z = 3", "f = a", "a = 1"], "a = 1"),
         (["z = 3", "f = len(z)", "len = 1"], "z = 3"),
         (["f = 3", "checks.f(f)"], "f = 3"),
@@ -83,3 +85,13 @@ def test_an_answer_that_is_not_there_is_named(cells):
 def test_a_setup_has_what_an_answer_needs(cells, setup):
     found = sliced(cells, cell_slice.Course((), (), ("len",)))
     assert "; ".join(map(ast.unparse, found.setup)) == setup
+
+
+def test_a_file_that_is_no_notebook_is_named(tmp_path):
+    path = tmp_path / "03_einops.ipynb"
+    for cells in ("3", "null", "[3]", '[{"source": "x"}]', '[{"cell_type": "code", "source": 3}]'):
+        path.write_text(f'{{"cells": {cells}}}')
+        with pytest.raises(UserError, match=r"03_einops\.ipynb: not a notebook"):
+            cell_slice.read_code(path)
+    path.write_text('{"cells": [{"cell_type": "code", "source": ["x"], "metadata": {"cs336": 3}}]}')
+    assert cell_slice.read_code(path) == [("x", "")]

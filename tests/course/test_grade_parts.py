@@ -4,13 +4,14 @@ import io
 import json
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
 
 from cs336_course.engine import records
 from cs336_course.grading import answers, container, report, submissions
-from cs336_course.one_file import cell_slice, worker
+from cs336_course.one_file import cell_slice, processes, worker
 from cs336_course.pages.einops.exercises import query_gradient
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "03_einops.ipynb"
@@ -85,6 +86,14 @@ def test_the_command_of_a_container(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", "")
     with pytest.raises(ValueError, match="needs docker or podman"):
         container.command("course", tmp_path, LIMITS)
+
+
+def test_what_an_ended_container_leaves_is_an_error(tmp_path, monkeypatch):
+    said = "print('version'); print('[\"passed\", \"\"]')"
+    monkeypatch.setattr(container, "command", lambda *_: [sys.executable, "-c", said])
+    first, *others = container.graded("course", tmp_path, LIMITS)
+    assert (first.page, first.exercise, first.verdict) == ("00_start_here", "cheapest", "passed")
+    assert {(one.verdict, one.said) for one in others} == {("error", processes.NO_RESULT)}
 
 
 def test_a_name_cannot_change_the_terminal_or_be_a_formula():

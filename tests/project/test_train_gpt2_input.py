@@ -3,10 +3,10 @@
 import contextlib
 import dataclasses
 import importlib.util
+import itertools
 import json
 import string
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -92,13 +92,6 @@ def weights(config) -> dict[str, torch.Tensor]:
     return load_file(Path(config.out) / "model.safetensors")
 
 
-def loaded(file, config):
-    """Return the file's model with the weights that a run has saved."""
-    model = file.GPT(dataclasses.replace(config, vocab_size=len(LETTERS)))
-    file.load_weights(model, weights(config))
-    return model
-
-
 def sharp(file, config) -> nn.Module:
     """Return a model that prefers some tokens to others, which today's doesn't at first."""
     model = file.GPT(config)
@@ -113,7 +106,9 @@ X = torch.arange(32).view(2, 16)
 def test_others_read_what_it_saves(file, config):
     transformers = pytest.importorskip("transformers")
     run(file, config)
-    ours = loaded(file, config)(X)
+    model = file.GPT(dataclasses.replace(config, vocab_size=len(LETTERS)))
+    file.load_weights(model, weights(config))
+    ours = model(X)
     library = hugging_face.load(config.out)
     torch.testing.assert_close(library(X), ours, rtol=0, atol=1e-5)
     theirs = transformers.GPT2LMHeadModel.from_pretrained(config.out).eval()
@@ -122,19 +117,6 @@ def test_others_read_what_it_saves(file, config):
 
 class Killed(BaseException):
     """The process ends here."""
-
-
-def killed_at(call: int, function: Callable) -> Callable:
-    """Return a function that ends the process in its given call."""
-    calls = []
-
-    def replacement(*args, **kwargs):
-        calls.append(1)
-        if len(calls) == call:
-            raise Killed
-        return function(*args, **kwargs)
-
-    return replacement
 
 
 @pytest.mark.parametrize(
@@ -150,9 +132,16 @@ def test_killed_at_any_moment_it_ends_the_same(file, config, monkeypatch, owner,
     straight = dataclasses.replace(config, out=config.out + "_straight", eval_every=1, max_steps=3)
     rows = run(file, straight)
     killed = dataclasses.replace(straight, out=config.out)
-    where = getattr(file, owner) if owner else file
+    where, calls = getattr(file, owner) if owner else file, itertools.count(1)
+    function = getattr(where, name)
+
+    def replacement(*args, **kwargs):
+        if next(calls) == call:
+            raise Killed
+        return function(*args, **kwargs)
+
     with monkeypatch.context() as patch:
-        patch.setattr(where, name, killed_at(call, getattr(where, name)))
+        patch.setattr(where, name, replacement)
         with pytest.raises(Killed):
             run(file, killed)
     assert run(file, killed) == rows

@@ -23,7 +23,7 @@ from cs336_course.grading import answers, grade
 from cs336_course.one_file import assemble
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
-DTYPES, EINOPS, MODEL = STEMS = ("01_dtypes", "03_einops", "07_gpt2_model")
+DTYPES, EINOPS, MODEL = STEMS = ("01_dtypes", "03_einops", "08_gpt2_speaks")
 SECONDS = 15
 
 
@@ -121,7 +121,7 @@ def make_class(folder: Path) -> None:
     hand_in(folder / "moved" / f"{EINOPS}.ipynb", {"query_gradient": moved[1]}, moved[0])
 
     parts = solutions(MODEL)
-    wrong = {"causal_self_attention": parts["causal_self_attention"].replace("k, v)", "v, k)")}
+    wrong = {"nucleus": parts["nucleus"].replace("< p", "> p")}  # `generate` calls it
     hand_in(folder / "wrong_part" / f"{MODEL}.ipynb", parts | wrong)
     hand_in(folder / "own_parts" / f"{MODEL}.ipynb", parts)
 
@@ -178,9 +178,9 @@ def test_an_exercise_does_not_affect_another(graded):
 
 
 def test_a_wrong_part_is_replaced_and_a_right_one_is_used(graded):
-    wrong = of(graded, "wrong_part", "07 ")
+    wrong = of(graded, "wrong_part", "08 ")
     assert [verdict for verdict in wrong if verdict != "passed"] == ["not right yet"]
-    assert set(of(graded, "own_parts", "07 ")) == {"passed"}, graded["said"]
+    assert set(of(graded, "own_parts", "08 ")) == {"passed"}, graded["said"]
 
 
 def test_bad_folders_are_rows(graded):
