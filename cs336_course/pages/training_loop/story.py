@@ -86,7 +86,7 @@ class Pages:
 
     def batch(
         self, step: int, page: bool = True
-    ) -> tuple[Int[Tensor, "length"], Int[Tensor, "length"]]:
+    ) -> tuple[Int[Tensor, " length"], Int[Tensor, " length"]]:
         """Return the inputs and targets of a step. The batch is one window of 32 tokens."""
         start, ids = self.starts[step], self.ids if page else self.text
         return ids[start : start + LENGTH], ids[start + 1 : start + LENGTH + 1]
@@ -322,7 +322,7 @@ class Incident:
             finish(optimizer, CONFIG.scale, CONFIG.clip)
         return model
 
-    def see_gradient(self, step: int) -> tuple[str, Float[np.ndarray, "parameters"]]:
+    def see_gradient(self, step: int) -> tuple[str, Float[np.ndarray, " parameters"]]:
         """Return the sizes of all numbers of a step's gradient, computed in fp32, unscaled."""
         model = self.model_before(step)
         x, y = self.pages.batch(step)
