@@ -50,10 +50,6 @@ transformer_cost = Exercise(
     says={"form": "return two numbers: parameters and bytes."},
     wrong={
         # Parameters
-        "the parameters come first, then the bytes.": (
-            "return parameters, (4 + 4 + 8) * parameters",
-            "return (4 + 4 + 8) * parameters, parameters",
-        ),
         "the position embedding (seq x n_embd) has parameters too.": (
             PARAMETERS,
             "parameters = blocks + output",
