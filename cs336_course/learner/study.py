@@ -247,8 +247,9 @@ def copy_all(course: Path, mine: Path) -> list[str]:
         else:
             old_copy.unlink(missing_ok=True)
             del copies[file]
-    for style in course.rglob("rise.css"):  # RISE looks for it beside the notebook
-        replace_whole(mine / style.relative_to(course), style.read_bytes())
+    for style in course.glob("rise.css"):  # RISE looks for it beside each notebook
+        for folder in {(mine / name_of(source, course)).parent for source in originals(course)}:
+            replace_whole(folder / style.name, style.read_bytes())
     rules, copied = mine / RULES, copies.get(RULES, {}).get("file")
     if not rules.exists() or sha256(rules) == copied:  # a learner's own rules stay
         replace_whole(rules, OUR_RULES.read_bytes())

@@ -74,14 +74,6 @@ def test_eight_bits_are_decoded_as_by_gguf(path):
     assert torch.equal(story.dequantize_q8_0(raw), torch.from_numpy(theirs))
 
 
-def test_a_chat_ends_with_the_assistants_turn():
-    said = story.chat("Who?", system="Be brief.")
-    assert said == (
-        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nWho?<|im_end|>\n"
-        "<|im_start|>assistant\n"
-    )
-
-
 def test_a_loaded_model_computes_what_transformers_computes(path):
     pytest.importorskip("transformers")
     file = model_of_today.open_file(path)

@@ -347,6 +347,7 @@ def test_a_learner_of_the_third_edition_keeps_their_answers(course, tmp_path, ca
     answers = old_edition(mine)
     before = {path.name: path.read_bytes() for path in mine.glob("*.ipynb")}
     (course / "side_trips").mkdir()
+    (course / "rise.css").write_text("")
     stub = "def {0}(x, y):\n    raise NotImplementedError"
     for name, exercises in {
         "06_training_loop": ("treble",),
@@ -368,6 +369,7 @@ def test_a_learner_of_the_third_edition_keeps_their_answers(course, tmp_path, ca
     written = [answers["train"], stub.format("open_still")]
     assert sources(mine / "09_gpt2_training.ipynb") == written
     assert sources(mine / "side_trips/stride_costs.ipynb") == [stub.format("quarter")]
+    assert (mine / "side_trips/rise.css").exists()  # RISE looks for it beside each notebook
     kept = {f"{line.split()[0]}.ipynb" for line in said}  # they have work in them
     assert {name for name in before if (mine / name).exists()} == {"00_start_here.ipynb", *kept}
     assert all((mine / name).read_bytes() == before[name] for name in kept)

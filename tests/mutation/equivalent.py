@@ -24,9 +24,6 @@ RIGHT: dict[str, dict[str, str]] = {
     "training_flops": {
         'head = width // config["num_attention_heads"]  =>  head = width / config["num_attention_heads"]': "The division has no remainder there.",
     },
-    "int8_round_trip": {
-        "scale = x.abs().max().item() / 127 or 1.0  =>  scale = x.abs().max().item() / 127 or 2.0": "Zeros may have any positive scale.",
-    },
     "grouped_query_attention": {
         'sizes = {"kv": kv_heads, "group": heads // kv_heads}  =>  sizes = {"kv": kv_heads, "group": heads / kv_heads}': "The division has no remainder, and einops takes 3.0 for 3.",
     },

@@ -375,25 +375,22 @@ def side_by_side(rows: Mapping[Any, Iterable[tuple[float, float]]], head: str, d
 
 def rows(case: str, step: int) -> str:
     """Return eight rows of the log."""
-    mine, twin = record(case), run()
-    head = f"{'step':>10}{'loss':>12}{'twin':>12}{'grad norm':>12}{'twin':>12}"
-    steps = range(at(step), min(step + ROWS, STEPS))
-    return side_by_side(
-        {n: [(mine.loss[n], twin.loss[n]), (mine.grad_norm[n], twin.grad_norm[n])] for n in steps},
-        head,
-        5,
-    )
+    return logged(case, step, {"loss": "loss", "grad norm": "grad_norm"})
 
 
 def rates(case: str, step: int) -> str:
     """Return the learning rates that the optimizer used in eight steps."""
+    return logged(case, step, {"rate": "rate"})
+
+
+def logged(case: str, step: int, columns: Mapping[str, str]) -> str:
+    """Return eight rows of some numbers, by their headings and their names in a record."""
     mine, twin = record(case), run()
     steps = range(at(step), min(step + ROWS, STEPS))
-    return side_by_side(
-        {n: [(mine.rate[n], twin.rate[n])] for n in steps},
-        f"{'step':>10}{'rate':>12}{'twin':>12}",
-        5,
-    )
+    pairs = [zip(getattr(mine, n), getattr(twin, n), strict=True) for n in columns.values()]
+    table = list(zip(*pairs, strict=True))
+    head = f"{'step':>10}" + "".join(f"{heading:>12}{'twin':>12}" for heading in columns)
+    return side_by_side({n: table[n] for n in steps}, head, 5)
 
 
 def batch(case: str, step: int) -> str:

@@ -1,10 +1,7 @@
 """The figures of the errata: two runs, of which one has a mistake."""
 
 from cs336_course.drawing.style import BLUE, RED, figure, ink, label, show_cover
-from cs336_course.drawing.training import loss_curves
 from cs336_course.pages.errata.story import READERS
-
-__all__ = ["loss_curves"]
 
 
 def cover() -> None:

@@ -1,124 +1,15 @@
-"""Exercises of the page low_bits on quantization and a block of a 4-bit model."""
+"""Exercise of the page low_bits on a block of a 4-bit model."""
 
 import struct
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 
 import numpy as np
 import torch
 
-from cs336_course.engine import Case, Exercise, edits, function, normal, sizes
+from cs336_course.engine import Case, Exercise
 from cs336_course.engine.records import Record, plain
 
 NOTEBOOK = "side_trips/low_bits"
-
-
-# int8_round_trip
-
-
-def observe_quantized(answer: Callable[[torch.Tensor], Any], case: Case) -> Record:
-    """Return q and the scale, in which 1 stands for any positive scale of zeros."""
-    record = function()(answer, case)
-    result = answer(case.inputs["x"].clone())
-    if not isinstance(result, tuple | list) or len(result) != 2:
-        return {"form": record["result"], "changed": record["changed"]}
-    q, scale = result
-    kind = type(plain(scale)).__name__.replace("int", "float")
-    if isinstance(scale, torch.Tensor):
-        kind = f"Tensor {tuple(scale.shape)}"
-    facts: Record = {"form": "a pair", "type of scale": kind, "changed": record["changed"]}
-    if kind != "float":
-        return facts
-    is_any = not case.inputs["x"].any() and 0 < scale < float("inf")
-    right = case.inputs["x"].abs().max().item() / 127 or 1.0
-    share = 1.0 if is_any else float(scale) / right  # tells tiny scales apart
-    return facts | {"scale": share * right, "scale over max|x| / 127": share, "q": plain(q)}
-
-
-def tensors() -> Iterator[Case]:
-    """Yield tensors to quantize, without ties, which may go either way."""
-    yield Case("", x=torch.tensor([-2.0, -1.1, -0.3, 0.0, 0.36, 1.3, 1.8]))
-    yield Case("numbers whose largest magnitude is negative", x=torch.tensor([-3.0, 1.0]))
-    for size in sizes(2, rows=(2, 6), columns=(3, 9)):
-        yield Case("a matrix", x=normal(size.rows, size.columns))
-    yield Case("one number", x=torch.tensor([-0.7]))
-    yield Case("a transposed matrix", x=normal(5, 8)[:, ::2].T)
-    yield Case("an expanded row", x=normal(1, 4).expand(3, 4))
-    yield Case("three dimensions", x=normal(2, 3, 4))
-    yield Case("numbers in float64", x=normal(9).double())
-    for factor in (1e6, 1e-6, 1e-15):
-        yield Case(f"numbers of about {factor:g}", x=normal(30) * factor)
-    yield Case("zeros", x=torch.zeros(3))
-    yield Case("a matrix of zeros", x=torch.zeros(2, 2))
-    yield Case("numbers that add up to 0", x=torch.tensor([3.0, -3.0]))
-    yield Case("numbers that begin with a 0", x=torch.tensor([0.0, 5.0]))
-    yield Case("negative numbers and a 0", x=torch.tensor([0.0, -5.0]))
-    yield Case("numbers that end with a 0", x=torch.tensor([[5.0, 0.0], [0.0, 0.0]]))
-    yield Case("equal numbers", x=torch.tensor([2.0, 2.0]))
-    yield Case("numbers whose squares underflow", x=normal(6) * 1e-24)
-
-
-int8_round_trip = Exercise(
-    NOTEBOOK,
-    "int8_round_trip",
-    tensors,
-    observe=observe_quantized,
-    tolerance=10,
-    smaller="The largest magnitude in x is 2. Which int8 should it become, and by which scale?",
-    says={
-        "form": "return the pair (q, scale).",
-        "type of scale": "your scale isn't a Python float. The whole tensor has a single scale.",
-    },
-    wrong={
-        "your scale is a tensor, but a Python float is expected; add .item().": (".item()", ""),
-        "your scale is max|x| / 128, but the largest int8 is 127, so the largest value is clipped "
-        "or wraps.": ("127", "128"),
-        "your scale spreads max - min over 255 steps, but a symmetric one is max|x| / 127, and "
-        "has no zero point.": ("x.abs().max().item() / 127", "(x.max() - x.min()).item() / 255"),
-        "your scale is max|x| / 127.5, but the largest int8 is 127.": ("127", "127.5"),
-        "your scale is max|x| / 255, but int8 reaches from -128 to 127.": ("127", "255"),
-        "max|x| may come from a negative value, so take magnitudes first.": [
-            ("x.abs().max()", "x.max()"),
-            ("x.abs().max()", "x.max().abs()"),
-        ],
-        "your scale is upside down; x is about q * scale.": ("int8), scale", "int8), 1 / scale"),
-        "your scale is max|x|; divide it by the largest int8.": (" / 127", ""),
-        "you truncate: `.to(torch.int8)` drops the fraction; round before it.": ("torch.round", ""),
-        "you add a half and drop the fraction, which rounds negative numbers up.": (
-            ("torch.round(x / scale)", "(x / scale + 0.5)")
-        ),
-        "you round down with floor; round to the nearest integer.": ("torch.round", "torch.floor"),
-        "you round up with ceil; round to the nearest integer.": ("torch.round", "torch.ceil"),
-        "your numbers have lost their signs.": ("round(x", "round(x.abs()"),
-        "your numbers have the wrong sign.": ("round(x", "round(-x"),
-        "if x is all zeros, your scale is 0 and x / scale is NaN; use any positive scale then.": [
-            (" or 1.0", ""),
-            edits((" or 1.0", ""), ("x / scale", "x / (scale or 1.0)")),
-            edits((".item() / 127 or 1.0", " / 127"), ("int8), scale", "int8), scale.item()")),
-        ],
-        "your scale has a lower bound or an added eps, which spoils small numbers; replace it only "
-        "if it is 0.": [
-            (" or 1.0", " + 1e-8"),
-            ("x.abs().max().item() / 127 or 1.0", "max(x.abs().max().item() / 127, 1e-12)"),
-            ("x.abs().max().item() / 127 or 1.0", "max(x.abs().max().item() / 127, 1e-8)"),
-            ("x.abs().max().item() / 127 or 1.0", "max(x.abs().max().item(), 1e-8) / 127"),
-        ],
-        "your scale is that of x in 16 bits, which rounds or overflows; compute it in x's own "
-        "dtype.": [("x.abs", "x.half().abs"), ("x.abs", "x.bfloat16().abs")],
-        "some numbers that aren't all 0 get the scale of zeros; replace the scale only if max|x| "
-        "is 0.": [
-            (" or 1.0", f" if {test} else 1.0")
-            for test in ("x.sum() != 0", "x.min() != 0", "x.max() != 0", "x.flatten()[0] != 0")
-        ],
-        "squares of tiny numbers are 0; take magnitudes with abs().": (
-            ("x.abs().max()", "x.square().max().sqrt()")
-        ),
-        "q has to keep x's shape.": ("round(x", "round(x.flatten()"),
-    },
-)
-
-
-# decode_q4_1
 
 
 def observe_values(answer: Callable[[bytes], Iterable[float]], case: Case) -> Record:

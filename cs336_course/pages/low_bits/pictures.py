@@ -1,12 +1,9 @@
-"""Pictures of the page low_bits: texts in few bits, the stairs of fp4, and what bits cost."""
+"""The cover of the page low_bits: texts in few bits."""
 
-from collections.abc import Mapping
 from textwrap import wrap
 
-from matplotlib.figure import Figure
-
 from cs336_course.drawing.dtypes import bare
-from cs336_course.drawing.style import BLACK, BLUE, RED, figure, ink, label, show_cover
+from cs336_course.drawing.style import BLACK, RED, figure, ink, label, show_cover
 from cs336_course.pages.low_bits import story as four_bits
 from cs336_lib.sampling import stream_text
 from cs336_lib.training import checkpoint
@@ -31,21 +28,3 @@ def cover() -> None:
     bare(axes)
     label(axes, "One model, with its blocks' weights in fewer and fewer bits", "", "")
     show_cover()
-
-
-def loss_by_bits(losses: Mapping[str, tuple[float, float]], exact: float, title: str) -> Figure:
-    """Plot the loss above `exact` against the bits per weight, with a named dot per format.
-
-    The names stand on the right and on the left of their dots by turns.
-    """
-    fig, axes = figure(12, 5.2)
-    places = ({"xytext": (10, 6), "ha": "left"}, {"xytext": (-10, -18), "ha": "right"})
-    for number, (name, (bits, loss)) in enumerate(losses.items()):
-        axes.plot(bits, loss - exact, "o", color=BLUE, ms=13)
-        place = {"textcoords": "offset points", **places[number % 2]}
-        axes.annotate(name, (bits, loss - exact), fontsize=15, **place)
-    axes.set_yscale("log")
-    axes.margins(x=0.15, y=0.12)
-    axes.tick_params(labelsize=15)
-    label(axes, title, "bits per weight", "loss above fp32 [nats]")
-    return fig

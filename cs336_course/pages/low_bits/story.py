@@ -136,29 +136,22 @@ class QuantizedLinear(nn.Linear):
         return y if self.bias is None else y + self.bias
 
 
-def train(
-    recipe: Recipe,
-    loss_scale: float = 1.0,
-    *,
-    steps: int = 200,
-    rate: float = 1.5e-3,
-    seed: int = 0,
-) -> Run:
-    """Train a GPT of one block. All its linear layers, the output layer included, are quantized.
+def train(recipe: Recipe, loss_scale: float = 1.0) -> Run:
+    """Train a GPT of one block for 200 steps. All its linear layers are quantized, the output, too.
 
     Weights, moments and everything outside these matmuls stay in fp32. The gradients are divided by
     the loss scale before the step.
     """
-    torch.manual_seed(seed)
-    model = small_gpt(1, seed)
+    torch.manual_seed(0)
+    model = small_gpt(1, 0)
     for layer in model.modules():
         if isinstance(layer, nn.Linear) and recipe.quantize is not keep:
             layer.__class__ = QuantizedLinear
             layer.recipe = recipe  # type: ignore[assignment]
     optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.95), weight_decay=0.0)
     losses = []
-    for step, (x, y) in enumerate(batches(steps, seed)):
-        optimizer.param_groups[0]["lr"] = cosine(step, steps, rate)
+    for step, (x, y) in enumerate(batches(200, 0)):
+        optimizer.param_groups[0]["lr"] = cosine(step, 200, 1.5e-3)
         loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten())
         optimizer.zero_grad()
         (loss * loss_scale).backward()

@@ -1,6 +1,5 @@
-"""Exercises of the side trip on memory: a transformer's bill, and a factored state."""
+"""Exercises of the side trip on memory: a transformer's bytes, and a factored state."""
 
-from collections import namedtuple
 from collections.abc import Iterator
 
 import torch
@@ -13,14 +12,11 @@ NOTEBOOK = "side_trips/memory"
 
 # transformer_cost
 
-KEPT = "your numbers have only the 24 bits of float32; Python's own integers are exact."
-WRAPPED = "your numbers don't fit into an int32; Python's own integers have no limit."
-
-COSTS = ("the parameters", "the FLOPs per token", "the bytes")
+COSTS = ("the parameters", "the bytes")
 
 
 def costs() -> Iterator[Case]:
-    """Yield the three numbers that are asked for."""
+    """Yield the two numbers that are asked for."""
     for name in COSTS:
         yield Case(name)
 
@@ -39,11 +35,7 @@ def models() -> Iterator[Case]:
         yield Case("", **vars(size))
 
 
-Bill = namedtuple("Bill", "parameters flops bytes")
-
-
 PARAMETERS = "parameters = blocks + output + seq * n_embd"
-FORWARD = "2 * (blocks + output) + n_layer * 4 * seq * n_embd"
 BYTES = "(4 + 4 + 8) * parameters"
 
 transformer_cost = Exercise(
@@ -54,14 +46,10 @@ transformer_cost = Exercise(
     answers=("cost",),
     is_quiz=True,
     smaller="Take n_layer = 1, n_embd = 2, vocab_size = 5 and seq = 3. Which matrices are there, "
-    "and which of them multiplies a token?",
-    says={"form": "return three numbers: parameters, FLOPs per token, bytes."},
+    "and how large are they?",
+    says={"form": "return two numbers: parameters and bytes."},
     wrong={
         # Parameters
-        "the parameters come first, then the FLOPs, then the bytes.": (
-            "return parameters, flops,",
-            "return flops, parameters,",
-        ),
         "the position embedding (seq x n_embd) has parameters too.": (
             PARAMETERS,
             "parameters = blocks + output",
@@ -101,57 +89,6 @@ transformer_cost = Exercise(
             PARAMETERS,
             f"{PARAMETERS} + n_layer * seq**2",
         ),
-        KEPT: ("return parameters", "return int(np.float32(parameters))"),
-        WRAPPED: ("return parameters", "return (parameters + 2**31) % 2**32 - 2**31"),
-        # FLOPs
-        "attention's own matmuls are missing: each block adds 2 seq C for the scores and 2 seq C "
-        "for the weighted values.": (FORWARD, "2 * (blocks + output)"),
-        "you count 2 FLOPs for each parameter, but a position look-up isn't a matmul.": (
-            "2 * (blocks + output)",
-            "2 * parameters",
-        ),
-        "you count 2 FLOPs for each parameter, but a position look-up isn't a matmul, and "
-        "attention's own matmuls have no parameters.": (FORWARD, "2 * parameters"),
-        "a token look-up isn't a matmul; only the output matrix costs FLOPs.": (
-            FORWARD,
-            f"{FORWARD} + 2 * output",
-        ),
-        "the output matrix is missing: every token is multiplied by vocab_size x n_embd.": (
-            "2 * (blocks + output)",
-            "2 * blocks",
-        ),
-        "that is a training step (3 x forward); count only the forward pass.": (
-            FORWARD,
-            f"3 * ({FORWARD})",
-        ),
-        "6 N is a training step without attention; count the forward pass, with attention.": (
-            FORWARD,
-            "6 * parameters",
-        ),
-        "attention's matmuls run in every block; you count them once.": ("n_layer * 4", "4"),
-        "a token's query meets `seq` keys; seq x seq is for the whole sequence.": (
-            "4 * seq",
-            "4 * seq**2",
-        ),
-        "a multiply-add is two FLOPs, so 2 for each parameter of a matmul.": (
-            FORWARD,
-            f"({FORWARD}) // 2",
-        ),
-        "you count a multiply-add as one FLOP in the matrices; it is two there, too.": (
-            "2 * (blocks + output)",
-            "blocks + output",
-        ),
-        "that is for the whole sequence; divide by seq.": (FORWARD, f"({FORWARD}) * seq"),
-        "attention has two matmuls a block (scores, and weights times values), and the causal half "
-        "is not subtracted; you count half.": ("4 * seq", "2 * seq"),
-        "you count the keys that a token sees on average, (seq + 1) / 2; the causal half is not "
-        "subtracted here.": ("4 * seq", "2 * (seq + 1)"),
-        "only matmuls count; you count the softmax of attention, too.": (
-            FORWARD,
-            f"{FORWARD} + n_layer * 5 * seq",
-        ),
-        "attention's share is three times too much: 12 layers seq C is for training, and forward "
-        "takes a third.": ("4 * seq", "12 * seq"),
         # Bytes
         "those are the weights alone; gradients and AdamW's two moments come on top.": (
             BYTES,
@@ -177,8 +114,6 @@ transformer_cost = Exercise(
             BYTES,
             "18 * parameters",
         ),
-        "those are billions of bytes (GB); return bytes.": (BYTES, f"{BYTES} / 1e9"),
-        "those are GiB; return bytes.": (BYTES, f"{BYTES} / 2**30"),
     },
 )
 

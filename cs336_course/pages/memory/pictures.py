@@ -5,12 +5,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from cs336_course.drawing.accounting import digits
 from cs336_course.drawing.style import (
     BLACK,
     BLUE,
     GREEN,
-    GREY,
     MINT,
     ORANGE,
     RED,
@@ -53,36 +51,6 @@ def cover_memory() -> None:
     axes.set(xlim=(0, 131), ylim=(-0.4, 0.7), yticks=[])
     label(axes, "The first step of Llama 3 8B", "memory [GB]", "")
     show_cover()
-
-
-def largest_models(bytes_per_parameter: Mapping[str, float], memory: float, goal: float) -> Figure:
-    """Draw the largest model that fits into `memory` bytes, with one bar per technique.
-
-    Args:
-        bytes_per_parameter: Bytes of training state per parameter, by technique.
-        memory: Total memory of all devices in bytes.
-        goal: Number of parameters of the target model, which is marked by a line.
-    """
-    fig, axes = figure(12.5, 0.6 * len(bytes_per_parameter) + 1.6)
-    names = list(bytes_per_parameter)[::-1]
-    largest = [memory / bytes_per_parameter[name] / 1e9 for name in names]
-    colours = [GREEN if value * 1e9 >= goal else GREY for value in largest]
-    bars = axes.barh(names, largest, color=colours, height=0.66)
-    texts = [
-        f"{digits(value)}B at {digits(bytes_per_parameter[name])} bytes"
-        for name, value in zip(names, largest, strict=True)
-    ]
-    for text in axes.bar_label(bars, texts, padding=5):
-        text.set(bbox={"facecolor": "white", "edgecolor": "none", "pad": 1}, zorder=3)
-    axes.axvline(goal / 1e9, color=RED, ls="--", lw=2, zorder=2)
-    words = f" {digits(goal / 1e9)}B, as in 04"
-    axes.text(goal / 1e9, len(names) - 0.45, words, color=ink(RED), va="bottom")
-    axes.set_xlim(0, max(largest) * 1.3)
-    axes.set_ylim(top=len(names))
-    axes.grid(False, axis="y")
-    title = f"Largest model in {digits(memory / 1e9)} GB, by bytes per parameter"
-    label(axes, title, "parameters [billions]", "")
-    return fig
 
 
 def memory_timeline(live: Sequence[float], phases: Mapping[str, tuple[int, int]]) -> Figure:

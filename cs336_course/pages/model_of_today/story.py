@@ -1,11 +1,9 @@
-"""Surgery on norms, Q8_0 and chats of SmolLM2, and the same model and tokens by others."""
+"""Surgery on norms, Q8_0 and chats of SmolLM2, and the same model by transformers."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
-import gguf
 import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
@@ -93,21 +91,3 @@ def transformers_logits(
     reference.model.rotary_emb = LlamaRotaryEmbedding(theirs)
     with torch.no_grad():
         return reference.eval()(idx).logits
-
-
-def transformers_ids(file: Path) -> Callable[[str], list[int]]:
-    """Return the encoder of Hugging Face's own library, built from a file's tokens and merges."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-
-    fields = gguf.GGUFReader(file).fields
-    tokens = fields["tokenizer.ggml.tokens"].contents()
-    merges = [tuple(pair.split(" ")) for pair in fields["tokenizer.ggml.merges"].contents()]
-    vocabulary = {token: number for number, token in enumerate(tokens)}
-    theirs = Tokenizer(models.BPE(vocabulary, merges))
-    theirs.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Digits(individual_digits=True),
-            pre_tokenizers.ByteLevel(add_prefix_space=False),
-        ]
-    )
-    return lambda text: theirs.encode(text).ids

@@ -93,35 +93,3 @@ def forest(found: Mapping[str, Sequence[Pair]], names: Sequence[str], title: str
     axes.set_xticks(np.arange(-4, 2) * 0.05)
     label(axes, title, "difference [nats/letter]", "")
     return drawing
-
-
-def crossed(
-    found: Mapping[str, Mapping[tuple[bool, float], Sequence[float]]], title: str
-) -> Figure:
-    """Draw the mean losses with and without QK-norm at two rates, with a panel for each size.
-
-    An arrow joins the two recipes that were compared first, which differ in both.
-
-    Args:
-        found: Losses by whether the recipe has QK-norm and by its rate, by the name of the panel.
-        title: The title of the figure.
-    """
-    drawing, row = figure(1 + 6 * len(found), 4.6, ncols=len(found), sharey=True, squeeze=False)
-    for axes, (panel, corners) in zip(row[0], found.items(), strict=True):
-        rates = sorted({rate for _, rate in corners})
-        for has_norm, colour, dashes, marker in ((False, RED, "--", "s"), (True, BLUE, "-", "o")):
-            means = [float(np.mean(corners[has_norm, rate])) for rate in rates]
-            name = "with QK-norm" if has_norm else "without"
-            axes.plot(range(2), means, color=colour, ls=dashes, marker=marker, label=name)
-        ends = corners[False, rates[0]], corners[True, rates[1]]
-        start, end = ((x, float(np.mean(losses))) for x, losses in enumerate(ends))
-        look = {"arrowstyle": "->", "lw": 1.5, "ls": ":", "shrinkA": 8, "shrinkB": 8}
-        axes.annotate("", end, start, arrowprops=look)
-        if axes is row[0, 0]:
-            axes.text(0.56, (start[1] + end[1]) / 2 + 0.001, "our pair")
-        axes.set_xlim(-0.2, 1.9)
-        axes.set_xticks(range(2), [f"{rate:g}" for rate in rates])
-        label(axes, panel, "peak rate of AdamW", LOSS if axes is row[0, 0] else "")
-        label_ends(axes)
-    drawing.suptitle(title, fontsize=17, fontweight="bold")
-    return drawing

@@ -1,4 +1,4 @@
-"""Exercises of the page on reproducible runs: what a checkpoint needs, and how it is saved."""
+"""Exercise of the page on reproducible runs: a checkpoint that survives a power cut."""
 
 import copy
 import os
@@ -16,68 +16,8 @@ from torch import Tensor, nn
 from cs336_course.engine import Case, Exercise
 from cs336_course.engine.records import Record, plain
 from cs336_course.pages.reproducible_runs.saving import Saving, read_files, write_files
-from cs336_course.shared.named_letters import named_letters, says
 
 NOTEBOOK = "side_trips/reproducible_runs"
-
-# missing_pieces
-
-PIECES = {
-    "A": "weights",
-    "B": "optimizer",
-    "C": "torch rng",
-    "D": "data position",
-    "E": "schedule",
-    "F": "step",
-}
-
-CONFUSED = {
-    ("A", "optimizer"): "the optimizer takes part only after the loss, and A's loss is off",
-    ("A", "torch rng"): "another dropout mask changes a loss only slightly",
-    ("B", "weights"): "with other weights the first loss would differ",
-    ("B", "schedule"): (
-        "only the first learning rate is off in B; without the schedule, the first step's rate is "
-        "right and the later ones are off"
-    ),
-    ("C", "schedule"): "the learning rates are right in C",
-    ("C", "data position"): "the batch is the same in C",
-    ("C", "weights"): "a model that lost its weights would be back at ln(V)",
-    ("D", "torch rng"): "dropout doesn't change the batch; batches have a separate generator",
-    ("E", "optimizer"): "the first update is right in E, so AdamW's state was there",
-    ("E", "step"): "the run ended where it should in E",
-    ("F", "schedule"): "the learning rates are right in F",
-    ("F", "data position"): "the first batch is right in F",
-}
-
-
-def why_not_that_piece(letter: str, name: str) -> Record:
-    """Return a hint about the first thing that differs."""
-    if name == PIECES[letter]:
-        return {}
-    why = CONFUSED.get((letter, name), "look at the first thing that differs, in time")
-    return {"said": f"it isn't {name!r}: {why}."}
-
-
-def attempts() -> Iterator[Case]:
-    """Yield the attempts to resume a run."""
-    yield from map(Case, PIECES)
-
-
-missing_pieces = Exercise(
-    NOTEBOOK,
-    "missing_pieces",
-    attempts,
-    observe=named_letters(list(PIECES.values()), why_not_that_piece),
-    answers=("answer",),
-    is_quiz=True,
-    smaller="Only AdamW's state is missing. In the first step after the resume, is the loss right? "
-    "Is the update?",
-    says=says(PIECES.values()),
-    wrong={},
-)
-
-
-# checkpoint
 
 FIRST, SECOND, LAST = 5, 10, 14  # steps that are saved, and the end of the run
 

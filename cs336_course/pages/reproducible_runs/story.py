@@ -1,7 +1,6 @@
-"""Draws that are repeated, a small run with checkpoints, and the library's loop without a word."""
+"""A small run with checkpoints, and the library's loop without a word."""
 
 import io
-import random
 from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -101,24 +100,6 @@ def looks_fine(
     one, other = (run.model[0].weight.detach().flatten().view(torch.int32) for run in runs)
     changed = (one ^ other)[:weights].numpy()
     return losses, continued, (changed >> np.arange(31, -1, -1)[:, None]) & 1 == 1
-
-
-def repeated_draws(device: torch.device) -> dict[str, list[str]]:
-    """Return which of four generators repeat their draw after each library's seed is set twice."""
-    draws = {
-        "random": random.random,
-        "numpy": np.random.rand,
-        "torch, CPU": lambda: torch.rand(1).item(),
-        "torch, device": lambda: torch.rand(1, device=device).item(),
-    }
-    seeds = {"random.seed": random.seed, "np.random.seed": np.random.seed}
-    repeats = {}
-    for library, seed in {**seeds, "torch.manual_seed": torch.manual_seed}.items():
-        seed(0)
-        first = {name: draw() for name, draw in draws.items()}
-        seed(0)
-        repeats[library] = [name for name, draw in draws.items() if draw() == first[name]]
-    return repeats
 
 
 def adamw_step(gradients: Sequence[float]) -> float:

@@ -8,9 +8,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from cs336_course.drawing.style import ORANGE, RED, SKY, figure, label, show_cover
+from cs336_course.pages.stride_costs.story import LINE, SETS
 
 LARGE = 17
-LINE, SETS = 64, 2048  # bytes of a cache line, and sets of an L2 cache of 2 MiB
 
 
 def cover() -> None:

@@ -187,14 +187,11 @@ def waits(work: Workload, cluster: Cluster, rule: float) -> Figure:
         parts = simulate.simulate(replace(work, layout=layout), cluster).parts
         return {part: seconds * each / size for part, seconds in parts.items()}
 
-    for part, colour, marker in (("data", BLUE, "o"), ("tensor", RED, "s")):
+    for part, name, colour in (("data", "for weights", BLUE), ("tensor", "for sums", RED)):
         tokens = sizes * work.seq / work.layout.tp
-        found = [waited(size)[part] for size in sizes]
-        name = {"data": "for weights", "tensor": "for sums"}[part]
-        axes.plot(tokens, found, color=colour, label=f"waiting {name}")
-        tried = np.array([1, 2, 4])
-        points = [waited(size)[part] for size in tried]
-        axes.plot(tried * work.seq / work.layout.tp, points, marker, color=colour, ms=10)
+        axes.plot(
+            tokens, [waited(size)[part] for size in sizes], color=colour, label=f"waiting {name}"
+        )
     axes.axvline(rule, color=BLACK, ls="--", lw=2)
     axes.text(rule, 1.9, f" the rule on paper,\n {rule:,.0f} tokens", va="top")
     axes.set(ylim=(-0.2, 7), xlim=(700, 5200))
@@ -235,27 +232,4 @@ def errors(
     count = sum(map(len, stacks.values()))
     title = f"{count} published steps, each paper left out of the fit"
     label(axes, title, "how much longer the real step took than the simulated one", "")
-    return fig
-
-
-def plans(offers: Mapping[str, Sequence[float]], budget: float) -> Figure:
-    """Draw what each plan may cost, a row for each, beside the budget.
-
-    Args:
-        offers: The lower end, the expected bill and the upper end in dollars, by name of a plan.
-        budget: The customer's budget in dollars.
-    """
-    fig, axes = figure(12.5, 0.75 * len(offers) + 1.7)
-    for row, ends in enumerate(offers.values()):
-        low, expected, high = (dollars / 1e6 for dollars in ends)
-        colour = RED if 1e6 * high > budget else BLUE
-        axes.plot([low, high], [row, row], color=colour, lw=8, solid_capstyle="butt")
-        axes.plot(expected, row, "o", color=BLACK, ms=11)
-        text = f"${expected:.2f}M"
-        axes.text(expected, row - 0.2, text, ha="center", va="bottom", fontweight="bold")
-    axes.axvline(budget / 1e6, color=BLACK, ls="--", lw=2.5)
-    axes.text(budget / 1e6, -0.8, f" budget ${budget / 1e6:.2f}M", va="center")
-    axes.set_yticks(range(len(offers)), list(offers))
-    axes.set_ylim(len(offers) - 0.5, -1.1)
-    label(axes, "What each plan may cost, and the budget", "millions of dollars", "")
     return fig

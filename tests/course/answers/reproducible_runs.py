@@ -1,7 +1,6 @@
 """Other answers to the exercises on reproducible runs."""
 
 from cs336_course.engine import edits
-from cs336_course.shared.named_letters import swapped
 
 SYNCED = """        file.flush()  # from Python's buffer to the operating system
         os.fsync(file.fileno())  # from there to the disk
@@ -90,10 +89,6 @@ def with_import(module: str, *pairs: tuple[str, str]):
 
 
 RIGHT = {
-    "missing_pieces": [
-        ('"torch rng"', '" Torch RNG "'),
-        "from types import MappingProxyType\nanswer = MappingProxyType(PIECES)",
-    ],
     "checkpoint": [
         edits(*IN_MEMORY),
         FLUSHED,  # torch.save itself flushes the file
@@ -124,11 +119,6 @@ RIGHT = {
     ],
 }
 REFUSED = {
-    "missing_pieces": [
-        swapped("weights", "torch rng"),
-        swapped("schedule", "step"),
-        'answer = ["weights", "optimizer", "torch rng", "data position", "schedule", "step"]',
-    ],
     "checkpoint": [
         (ATOMIC, "    torch.save(state, path)\n"),  # written in place
         (SYNCED, ""),  # the name may reach the disk before the bytes
