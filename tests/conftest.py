@@ -95,12 +95,7 @@ def no_open_figures() -> Iterator[None]:
 @pytest.fixture
 def flat_memory() -> Iterator[None]:
     """Not more than 400 MB of new memory may be asked for."""
-    import resource  # not on Windows
+    from tests.faults import little_memory
 
-    limits = resource.getrlimit(resource.RLIMIT_AS)
-    statm = Path("/proc/self/statm")
-    if statm.exists():  # Linux, where the limit is kept, too
-        have = int(statm.read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (have + 400 * 2**20, limits[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_AS, limits)
+    with little_memory():
+        yield
