@@ -11,15 +11,12 @@ trains GPT-2 124M with 16 x 1024 tokens, and other devices train a small model. 
 
 import itertools
 import json
-import os
 import re
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -57,17 +54,8 @@ from cs336_lib.training import loop
 from cs336_lib.training.job import open_run
 
 Result = dict[str, Any]
-PartName = Literal["step", "training", "memory", "prediction", "sampling", "ladder", "notebooks"]
+PartName = Literal["step", "training", "memory", "prediction", "sampling", "ladder"]
 NOTEBOOKS = common.ROOT / "notebooks"
-CORES_PER_NOTEBOOK = 4  # a machine with more cores runs several notebooks at a time
-
-# By name: lowest and highest value.
-GOALS = {
-    "transformers' time / ours": (1.3, None),
-    "peak memory / predicted": (0.9, 1.1),
-    "tokens/s on an H100": (460_000, None),
-    "notebooks that fail": (None, 0),
-}
 
 
 def slug(device: torch.device) -> str:
@@ -250,32 +238,6 @@ def run_part(part: Callable[..., Result], *arguments: Any) -> Result:
         return work()
 
 
-def run_notebook(path: Path) -> Result:
-    """Run the cells of a notebook and compare their outputs with the stored ones.
-
-    Raises:
-        UserError: Outputs differ.
-    """
-    threads = {"OMP_NUM_THREADS": str(CORES_PER_NOTEBOOK)} if workers() > 1 else {}
-    command = [sys.executable, "-m", "pytest", "--nbval", str(path)]
-    done = subprocess.run(
-        command,
-        cwd=common.ROOT,
-        env=os.environ | threads,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise UserError(f"{path.name}: {(done.stdout + done.stderr)[-3000:]}")
-    return {"summary": done.stdout.splitlines()[-1]}
-
-
-def workers() -> int:
-    """Return the number of notebooks that run at a time."""
-    return max(1, (os.cpu_count() or 1) // CORES_PER_NOTEBOOK)
-
-
 # Running and storing the parts
 
 
@@ -299,39 +261,8 @@ def missing(
         return "failed" in found.get(name, {"failed": ""})
 
     for name in filter(is_missing, parts):
-        if name != "notebooks":
-            print(f"\n{name}", flush=True)
-            yield name, measured(partial(run_part, PARTS[name], *arguments))
-    if "notebooks" in parts:
-        paths = [path for path in sorted(NOTEBOOKS.rglob("*.ipynb")) if is_missing(path.stem)]
-        with ThreadPoolExecutor(workers()) as pool:
-            jobs = [pool.submit(measured, partial(run_notebook, path)) for path in paths]
-            for path, job in zip(paths, jobs, strict=True):
-                result = job.result()
-                print(f"{path.stem:28} {result['part_seconds']:.0f} s", flush=True)
-                yield path.stem, result
-
-
-def against_goals(device: str, shape: Shape, parts: dict[str, Result]) -> dict[str, Result]:
-    """Compare the results with GOALS. Goals whose parts have no result are left out."""
-    good = {name: part for name, part in parts.items() if "failed" not in part}
-    found: dict[str, float] = {}
-    if "step" in good:
-        found["transformers' time / ours"] = good["step"]["times_ours"]["transformers"]
-    if "memory" in good:
-        kinds = good["memory"]
-        found["peak memory / predicted"] = kinds["measured"]["peak"] / kinds["predicted"]["peak"]
-    if "training" in good and "h100" in device and shape.config == GPTConfig():
-        found["tokens/s on an H100"] = good["training"]["tokens_per_second"]
-    notebooks = parts.keys() - PARTS.keys()
-    if notebooks:
-        found["notebooks that fail"] = len(notebooks - good.keys())
-    table = {}
-    for name, value in found.items():
-        low, high = GOALS[name]
-        reached = (low is None or value >= low) and (high is None or value <= high)
-        table[name] = {"found": value, "lowest": low, "highest": high, "reached": reached}
-    return table
+        print(f"\n{name}", flush=True)
+        yield name, measured(partial(run_part, PARTS[name], *arguments))
 
 
 def main(
@@ -355,15 +286,8 @@ def main(
     shape, machine = shape_for(where), common.machine(where, ("transformers",))
     for part, result in missing(parts, found, where, shape, nanogpt):
         found[part] = result
-        goals = against_goals(slug(where), shape, found)
-        about = {"machine": machine, "shape": str(shape), "goals": goals}
-        common.write(name, {**about, "parts": found})
+        common.write(name, {"machine": machine, "shape": str(shape), "parts": found})
     print(f"\n{path}: {sum(part['part_seconds'] for part in found.values()):.0f} s")
-    for goal, row in against_goals(slug(where), shape, found).items():
-        bounds = f"{row['lowest'] or 0:,} to {'' if row['highest'] is None else row['highest']}"
-        print(
-            f"{goal:28}{row['found']:12,.2f}  {'reached' if row['reached'] else 'MISSED'}: {bounds}"
-        )
     if failed := [part for part, result in found.items() if "failed" in result]:
         raise UserError(f"{', '.join(failed)} failed; run the command again to repeat them")
     if "step" in found:

@@ -1,4 +1,4 @@
-"""How many tokens a second the loader reads, and what that costs in memory and start-up.
+"""How many tokens a second the loader reads.
 
     python -m benchmarks.loader [--gigabytes 10]
 
@@ -7,11 +7,9 @@ Sparse shards stand for the data: the loader reads them as it reads any other. T
 because it cannot be imported from there.
 """
 
-import resource
 import statistics
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import cs336_lib  # noqa: F401  (before torch: it decides how torch's threads wait)
@@ -40,14 +38,6 @@ def sparse_shard(path: Path, tokens: int) -> None:
         file.truncate(HEADER_BYTES + 2 * tokens)
 
 
-def memory() -> float:
-    """Bytes that belong to this process alone: mapped files are shared and do not count."""
-    fields = dict(
-        line.split(":") for line in Path("/proc/self/status").read_text().splitlines() if line
-    )
-    return int(fields["RssAnon"].split()[0]) * 1024
-
-
 def peer_batch(path: Path, block_size: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     """What nanoGPT's get_batch does: map the file anew, draw places, stack slices as int64."""
     data = np.memmap(path, dtype=np.uint16, mode="r")
@@ -70,20 +60,11 @@ def main(gigabytes: float = 10, count: int = 16, block_size: int = 1024, rounds:
     """
     with tempfile.TemporaryDirectory() as folder:
         shards = max(1, round(gigabytes * 1e9 / 2 / SHARD_TOKENS))
-        starts = {}
-        for number in (1, shards):
-            place = Path(folder) / str(number)
-            place.mkdir(exist_ok=True)
-            for shard in range(number):
-                sparse_shard(place / f"train_{shard:06d}.bin", SHARD_TOKENS)
-            begin = time.perf_counter()
-            stream = TokenStream.open(str(place / "train_*.bin"))
-            loader = Loader(stream, block_size, 50257, 1337)
-            loader.batch(0, count)
-            starts[number] = time.perf_counter() - begin
-        loader.batch(10, count)
-        before = memory()
-        peer_file = Path(folder) / "1" / "train_000000.bin"
+        for shard in range(shards):
+            sparse_shard(Path(folder) / f"train_{shard:06d}.bin", SHARD_TOKENS)
+        stream = TokenStream.open(f"{folder}/train_*.bin")
+        loader = Loader(stream, block_size, 50257, 1337)
+        peer_file = Path(folder) / "train_000000.bin"
         step = iter(range(1, 10**9))
         seconds = stopwatch.seconds_in_turns(
             {
@@ -94,7 +75,6 @@ def main(gigabytes: float = 10, count: int = 16, block_size: int = 1024, rounds:
             rounds=rounds,
             warmup=10,
         )
-        grown = memory() - before
     tokens = count * block_size
     rates = {name: tokens / statistics.median(values) for name, values in seconds.items()}
     ratio = common.ratio(seconds["nanoGPT's way"], seconds["ours"])
@@ -103,18 +83,10 @@ def main(gigabytes: float = 10, count: int = 16, block_size: int = 1024, rounds:
     )
     for name, rate in rates.items():
         print(f"{name:14} {rate:14,.0f} tok/s")
-    print(
-        f"start-up       {1000 * starts[1]:.1f} ms with 1 shard, {1000 * starts[shards]:.1f} ms "
-        f"with {shards}"
-    )
-    print(f"memory         {grown / 1e6:+.1f} MB over {rounds} batches")
     result = {
         "machine": common.machine(torch.device("cpu")),
         "setup": {"shards": shards, "bytes": shards * SHARD_TOKENS * 2, "batch_tokens": tokens},
         "tokens_per_second": rates,
-        "start_seconds": {str(number): value for number, value in starts.items()},
-        "grown_bytes": grown,
-        "peak_resident_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "ratio": ratio,
     }
     print(common.write("loader", result))

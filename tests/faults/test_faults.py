@@ -1,5 +1,6 @@
 """Nothing that happens to our files loses what was there, or passes unnoticed."""
 
+import contextlib
 import os
 import random
 import shutil
@@ -55,46 +56,31 @@ def put_back(folder: Path, copy: Path) -> None:
     shutil.copytree(copy, folder, symlinks=True)
 
 
-def test_a_kill_at_any_write_loses_nothing(thing, folder):
+@pytest.mark.parametrize("fault", [Killed, disk_is_full])
+def test_a_fault_at_any_write_loses_nothing(thing, folder, fault):
     before, after = versions(thing, folder)
-    copy, killed = folder.with_name("copy"), 0
+    copy, said, faults = folder.with_name("copy"), list[str](), 0
     for at in count(0, thing.every):
-        try:
-            with watching(folder, at):
+        with watching(folder, at, fault) as watch, contextlib.suppress(Killed):
+            try:
                 thing.write(folder, 2)
+            except OSError as error:
+                said.append(str(error))
+        if watch.writes <= at:
             break
-        except Killed:
-            killed += 1
+        faults += 1
         if thing.is_whole:
             assert thing.read(folder) in (before, after), at
         thing.write(folder, 2)
         assert thing.read(folder) == after, at
         assert not list(folder.rglob(".tmp-*")), at
         put_back(folder, copy)
-    assert killed >= 3
-
-
-def test_a_disk_that_is_full_at_any_write_is_one_line(thing, folder):
-    before, after = versions(thing, folder)
-    copy, failed = folder.with_name("copy"), 0
-    for at in count(0, thing.every):
-        with watching(folder, at, disk_is_full) as watch:
-            try:
-                thing.write(folder, 2)
-            except OSError as error:
-                failed += 1
-                said = str(error)
-                assert "\n" not in said
-                assert "No space left on device" in said
-                assert "cannot be written (" in said or thing is THINGS["run"]
-                if thing.is_whole:
-                    assert thing.read(folder) in (before, after), at
-        thing.write(folder, 2)
-        assert thing.read(folder) == after, at
-        put_back(folder, copy)
-        if watch.writes <= at:
-            break
-    assert failed >= 3
+    assert faults >= 3
+    assert len(said) >= 3 or fault is Killed
+    for line in said:
+        assert "\n" not in line
+        assert "No space left on device" in line
+        assert "cannot be written (" in line or thing is THINGS["run"]
 
 
 def damaged(good: bytes, random_numbers: random.Random, count: int) -> Iterator[bytes]:

@@ -1,15 +1,13 @@
-"""Preparing 40 MB: the same shards for any number of workers and after a kill, in flat memory."""
+"""Preparing 40 MB: the same shards for any number of workers, in flat memory."""
 
 import hashlib
 import json
 import random
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from forked import wait
 
 from cs336_lib.data.corpus import shakespeare
 
@@ -83,29 +81,3 @@ def test_workers_change_nothing(prepared, tmp_path):
     assert found == counts
     assert digests(tmp_path / "out") == expected
     assert with_workers < memory + 60  # seven pieces of text with their tokens
-
-
-def saved(folder: Path) -> str:
-    """The progress that is saved, or ""."""
-    path = folder / "progress.json"
-    return path.read_text() if path.exists() else ""
-
-
-def kill_after_progress(process: subprocess.Popen, folder: Path) -> None:
-    """Kill the process as soon as it has saved its progress."""
-    before = saved(folder)
-    wait(lambda: process.poll() is None, lambda: saved(folder) not in ("", before))
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-
-
-def test_killed_and_run_again(prepared, tmp_path):
-    source, counts, _, expected = prepared
-    temporary, out = tmp_path / ".tmp-out", tmp_path / "out"
-    for _ in range(2):
-        kill_after_progress(start(source, out, 2), temporary)
-        assert not out.exists()
-    found, _ = finish(start(source, out, 3))
-    assert found == counts
-    assert digests(out) == expected
-    assert not temporary.exists()
