@@ -51,7 +51,7 @@ SHARDING = ("nothing", "state (ZeRO-1)", "+ gradients (ZeRO-2)", "+ weights (ZeR
 SCHEDULES: dict[str, Schedule] = {
     "1F1B": "1f1b",
     "interleaved": "interleaved",
-    "zero bubble (ZB-H1)": "zb-h1",
+    "DualPipe": "dualpipe",
 }
 PARTS = {  # of a step
     "matmuls": "matmuls",
@@ -71,7 +71,7 @@ PRESETS = {
     },
     "DeepSeek-V3": {  # the paper recomputes less, and multiplies in FP8
         **{"model": "DeepSeek-V3", "tokens": "15T", "cluster": "H800, InfiniBand NDR"},
-        **{"devices": "2,048", "tensor": "1", "pipeline": "16", "schedule": "zero bubble (ZB-H1)"},
+        **{"devices": "2,048", "tensor": "1", "pipeline": "16", "schedule": "DualPipe"},
         **{"sharded": SHARDING[1], "batch": "8,192", "recompute": "all"},
     },
     "GPT-2 on 8 A100s": {

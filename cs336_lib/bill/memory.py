@@ -8,7 +8,7 @@ is PyTorch's cross-entropy in fp32. The optimizer is fused, so its update has no
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from cs336_lib.accounting import (
     PRECISIONS,
@@ -33,6 +33,36 @@ KINDS = (
     "temporary",
 )
 LOGIT = 4  # bytes of an fp32 logit
+
+
+class Again(NamedTuple):
+    """What of a block the backward pass computes again, because its results aren't kept.
+
+    Attributes:
+        matrices: Share of the matmuls with weights.
+        attention: Whether the scores and the weighted values are.
+        elementwise: Whether all other operators are, too.
+    """
+
+    matrices: float
+    attention: bool
+    elementwise: bool
+
+
+def again(recompute: Recompute, attention: Attention) -> Again:
+    """Return what a kind of recomputation computes again, for `memory` and for `simulate`.
+
+    "full" starts from a block's input. "selective" computes stored scores again (Korthikanti et al.
+    2022, equation 6). Flash attention stores none, so a block keeps its input, the result of
+    attention, and the result of every second matmul, as torchtitan does.
+    """
+    if recompute == "full":
+        return Again(1.0, attention=True, elementwise=True)
+    if recompute == "none":
+        return Again(0.0, attention=False, elementwise=False)
+    if attention == "eager":
+        return Again(0.0, attention=True, elementwise=False)
+    return Again(0.5, attention=False, elementwise=True)
 
 
 @dataclass(frozen=True)
@@ -158,16 +188,13 @@ def kept(parts: tuple[Part, Part], of: Recipe, width: int, recompute: Recompute)
     """Return the bytes that a block keeps for one token between its forward and backward pass.
 
     `width` is that of the residual stream.
-
-    With "full" it keeps its input. "selective" drops stored scores (Korthikanti et al. 2022,
-    equation 6). Flash attention stores none, so a block keeps its input, the result of attention,
-    and the result of every second matmul, as torchtitan does.
     """
-    if recompute == "full":
+    dropped = again(recompute, "eager" if parts[0].scores else "flash")
+    if not dropped.elementwise:
+        saved = sum(part.saved for part in parts)
+        return saved - (parts[0].scores if dropped.attention else 0)
+    if dropped.matrices == 1:
         return of.residual * width
-    saved = sum(part.saved for part in parts)
-    if recompute == "none" or parts[0].scores:
-        return saved - (parts[0].scores if recompute == "selective" else 0)
     outputs = [size for part in parts for size in part.outputs]
     return of.residual * width + parts[0].fused + sum(outputs[::2])
 

@@ -95,7 +95,7 @@ BAD: list[tuple[list[str], dict[str, list[str]]]] = [
     (["prepare", "--out", "new", "file.txt"], {"out": NEW_DIRS, "val-fraction": ["0", "nan"]}),
     (["prepare", "--out", "new", "file.txt"], {"workers": ["0", HUGE], "shard-tokens": ["1"]}),
     (["prepare", "--out", "new", "--tokenizer", "char"], {"": FILES}),
-    (["estimate", "--params", "1e9"], {"mfu": ["0", "nan"], "gpus": [HUGE], "config": ["x"]}),
+    (["estimate", "--params", "1e9"], {"mfu": ["0", "nan"], "gpus": [HUGE]}),
     (["simulate", "--tp", "2"], {"model": RUN_DIRS[1:], "outer": ["", "\n"], "save": ["inf"]}),
     (["export", "--run-dir", "run", "--out", "new"], {"out": NEW_DIRS, "license": ["é", SHELL]}),
     (["compare"], {"": RUN_DIRS}),
@@ -126,8 +126,6 @@ CONTRADICTIONS = [
     (["prepare", "file.txt", "--out", "new", "--hub", "x"], "or else"),
     (["prepare", "a.bin", "--out", "new", "--raw", "--tokenizer", "char"], "--tokenizer gpt2"),
     (["estimate", "--tokens", "1e9"], "days of training need both"),
-    (["estimate", "--here", "--gpus", "8"], "takes only --config"),
-    (["estimate", "--here", "--config", "file.txt"], "file.txt: not JSON"),
     ([*TRAIN, "--run-dir", "a\nb", "--train-data", "c\nd"], "no file matches"),
 ]
 
