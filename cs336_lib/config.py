@@ -405,13 +405,6 @@ class SimulateConfig(Shape):
     """Sequences in a forward pass of a replica (None: 1, or the fastest in the list)."""
     recompute: Literal["none", "selective", "full"] | None = None
     """What the backward pass computes again (None: selective, or the fastest in the list)."""
-    convention: Literal["palm", "causal"] = "palm"
-    """Keys in attention whose FLOPs MFU counts: all (palm), as in most papers, or those that the
-    causal mask lets through (causal)."""
-    save: float = 60.0
-    """Seconds that a checkpoint stops the run."""
-    restart: float = 600.0
-    """Seconds from a failure until the run continues."""
 
 
 def gpt2(n_layer: int, n_head: int, n_embd: int, micro_batch_size: int, rate: float) -> TrainConfig:

@@ -21,14 +21,12 @@ class Published:
         source: Where the config and the numbers come from.
         architecture: The shape.
         parameters: The exact number of parameters that was published.
-        active: The number of active parameters as stated, or "" if it isn't stated.
     """
 
     title: str
     source: str
     architecture: Architecture
     parameters: int
-    active: str = ""
 
 
 # The names of a number in a config.json, by the field of `Architecture`. Families differ.
@@ -283,7 +281,6 @@ def models() -> dict[str, Published]:
             entry["source"],
             from_hugging_face(entry["config"], name),
             entry["parameters"],
-            entry.get("active", ""),
         )
         for name, entry in listed.items()
     }

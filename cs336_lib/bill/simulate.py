@@ -1,7 +1,8 @@
 """Simulate a training step on a cluster, event by event."""
 
+import math
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, Literal, NamedTuple
@@ -503,19 +504,21 @@ def candidates(
         fixed: Fields of `Layout` and `recompute` that every layout has.
     """
     a, cp, schedule = work.architecture, fixed.get("cp", 1), fixed.get("schedule", "1f1b")
-    stages = tuple(range(1, min(64, a.n_layer) + 1))
-    recomputes = tried_values(fixed, "recompute", ("none", "selective", "full"))
-    for tp, pp in product(
-        tried_values(fixed, "tp", (1, 2, 4, 8)), tried_values(fixed, "pp", stages)
-    ):
+
+    def tried(name: str, usual: Iterable[Any]) -> list[Any]:
+        return [fixed[name]] if name in fixed else list(usual)
+
+    stages = range(1, min(64, a.n_layer) + 1)
+    for tp, pp in product(tried("tp", (1, 2, 4, 8)), tried("pp", stages)):
         dp, left = divmod(devices, tp * pp * cp)
         if left or batch % dp or dp != fixed.get("dp", dp):
             continue
+        spread = math.gcd(max(1, a.n_expert), dp)  # the most devices that share the experts
         for size, chunks, zero, ep in product(
-            tried_values(fixed, "micro_batch", (1, 2, 4)),
-            tried_values(fixed, "chunks", (1, 2, 4)),
-            tried_values(fixed, "zero", (1, 3) if pp == 1 else (1,)),
-            tried_values(fixed, "ep", shared_experts(a, dp)),
+            tried("micro_batch", (1, 2, 4)),
+            tried("chunks", (1, 2, 4)),
+            tried("zero", (1, 3) if pp == 1 else (1,)),
+            tried("ep", sorted({min(spread, 8), spread})),
         ):
             if batch // dp % size or chunks > 1 == pp or pp * chunks > a.n_layer:
                 continue
@@ -526,24 +529,11 @@ def candidates(
             )  # fmt: skip
             if traffic.misfit(a, layout, work.seq):
                 continue
-            for recompute in recomputes:
-                tried = replace(work, layout=layout, recompute=recompute)
-                if sum(memory(tried).values()) <= 0.9 * cluster.device.memory:
-                    yield tried
+            for recompute in tried("recompute", ("none", "selective", "full")):
+                candidate = replace(work, layout=layout, recompute=recompute)
+                if sum(memory(candidate).values()) <= 0.9 * cluster.device.memory:
+                    yield candidate
                     break  # recomputing more is slower
-
-
-def tried_values(fixed: Mapping[str, Any], name: str, usual: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the values of a field that a search tries."""
-    return (fixed[name],) if name in fixed else usual
-
-
-def shared_experts(a: Architecture, dp: int) -> tuple[int, ...]:
-    """Return the numbers of devices over which a search spreads the experts."""
-    if not a.n_expert:
-        return (1,)
-    most = max(n for n in range(1, dp + 1) if dp % n == 0 and a.n_expert % n == 0)
-    return tuple({min(most, 8): None, most: None})
 
 
 def sweep(

@@ -250,7 +250,7 @@ USUAL: dict[str, Any] = {
     "recompute": "selective",
 }
 
-MFU = {"palm": "as in PaLM: all keys", "causal": "causal: keys that the mask lets through"}
+SAVE, RESTART = 60.0, 600.0  # seconds of a checkpoint, and from a failure to the next step
 WAITS = ("tensor", "expert", "context", "pipeline", "data")
 
 
@@ -281,20 +281,16 @@ def simulation(**options: Any) -> str:
         return sweep_table(found.title, work, cluster, wanted, batch)
     layout = layout_of(wanted, found.architecture, batch, seq)
     work = replace(work, layout=layout, recompute=(USUAL | given(wanted))["recompute"])
-    return step_table(found.title, work, cluster, wanted)
+    return step_table(found.title, work, cluster)
 
 
 def check_simulate(wanted: SimulateConfig) -> None:
     """Raise `UserError` unless every option is in range."""
-    for names, low, numbers in (
-        (("gpus", "cp", "ep", "chunks", "micro_batch"), 1, "a number from 1"),
-        (("tp", "pp", "dp", "batch"), 0, "a number from 0"),
-        (("save", "restart"), 1e-3, "0.001"),
-    ):
-        for name in names:
-            value = getattr(wanted, name)
-            if value is not None and not low <= value <= 10**6:
-                raise UserError(f"{name} is {value}; {numbers} to 1000000 expected")
+    sizes = dict.fromkeys(("gpus", "cp", "ep", "chunks", "micro_batch"), 1)
+    for name, low in (sizes | dict.fromkeys(("tp", "pp", "dp", "batch"), 0)).items():
+        value = getattr(wanted, name)
+        if value is not None and not low <= value <= 10**6:
+            raise UserError(f"{name} is {value}; a number from {low} to 1000000 expected")
     if wanted.zero not in (None, 0, 1, 2, 3):
         raise UserError(f"zero is {wanted.zero}; 0, 1, 2 or 3 expected")
 
@@ -343,21 +339,25 @@ def written(flags: Mapping[str, Any]) -> str:
     return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in flags.items())
 
 
-def step_table(title: str, work: Workload, cluster: Cluster, wanted: SimulateConfig) -> str:
+def step_table(title: str, work: Workload, cluster: Cluster) -> str:
     """Format a simulated step with its memory, traffic and goodput."""
     layout, devices = work.layout, work.layout.devices
     step = simulate(work, cluster)
     held = memory(work)
     total, there = sum(held.values()), cluster.device.memory
     kinds = ", ".join(f"{gigabytes(size)} {kind}" for kind, size in held.items() if size)
-    fits = "it fits" if total <= there else f"too much; {remedy(work, there)}"
+    fits = (
+        "it fits"
+        if total <= there
+        else "too much; try --recompute full, --micro-batch 1, --zero 3 or a larger --tp"
+    )
     sent = traffic.traffic(work.architecture, layout, work.seq)
     moved = ", ".join(f"{gigabytes(size)} {kind}" for kind, size in sent.items() if size)
     over = cluster.inner.name
     if devices > cluster.machine:
         over += f", and {cluster.outer.name} between machines of {cluster.machine:,}"
-    interval = best_interval(devices, wanted.save)
-    good = goodput(devices, wanted.save, wanted.restart, interval)
+    interval = best_interval(devices, SAVE)
+    good = goodput(devices, SAVE, RESTART, interval)
     low, high = (digits(float(f"{limit:.2g}")) for limit in interval_of(step.seconds))
     speed = layout.batch * work.seq / step.seconds
     ways = f"dp {layout.dp}, tp {layout.tp}, pp {layout.pp}, cp {layout.cp}, ep {layout.ep}"
@@ -369,7 +369,7 @@ def step_table(title: str, work: Workload, cluster: Cluster, wanted: SimulateCon
   expect   {low} to {high} s, as in 8 of 10 papers whose steps weren't fitted
   program  {program(work)}
   waits    {seconds(step, WAITS) or "never"}
-  speed    {mfu(work, step, wanted):.1%} MFU ({MFU[wanted.convention]}), {speed:,.0f} tokens/s
+  speed    {step.mfu:.1%} MFU (as in PaLM: all keys), {speed:,.0f} tokens/s
   memory   {kinds}
            {gigabytes(total)} of {gigabytes(there)}; {fits}
   sends    {f"{moved} from each device in a step" if moved else "nothing"}
@@ -388,32 +388,6 @@ def program(work: Workload) -> str:
             *["async TP"] * work.async_tensor,
             *["no overlap of data parallelism"] * (not work.overlap),
         ]
-    )
-
-
-def mfu(work: Workload, step: Step, wanted: SimulateConfig) -> float:
-    """Return the MFU of a step in the wanted convention."""
-    flops = accounting.train_flops_per_token
-    counted = flops(work.architecture, work.seq, wanted.convention)
-    return step.mfu * counted / flops(work.architecture, work.seq)
-
-
-def remedy(work: Workload, there: float) -> str:
-    """Name the smallest change with which a step fits into `there` bytes of each device."""
-    layout, full = work.layout, replace(work, recompute="full")
-    small = replace(layout, micro_batch=1, micro_batches=layout.batch // layout.dp)
-    tried = {
-        "--recompute selective": replace(work, recompute="selective"),
-        "--recompute full": full,
-        "--recompute full --micro-batch 1": replace(full, layout=small),
-        "--recompute full --micro-batch 1 --zero 3": replace(full, layout=replace(small, zero=3)),
-    }
-    fitting = (flags for flags, way in tried.items() if sum(memory(way).values()) <= there)
-    found = next(fitting, "")
-    return (
-        f"it fits with {found}"
-        if found
-        else "use more or larger GPUs, a larger --tp, or a shorter --seq"
     )
 
 
@@ -471,14 +445,11 @@ def sweep_table(
     for tried, step in found[:10]:
         at = tried.layout
         cells = (at.tp, at.pp, at.dp, at.ep, at.chunks, at.zero, at.micro_batch, tried.recompute)
-        rows.append(
-            (*map(str, cells), f"{digits(step.seconds)} s", f"{mfu(tried, step, wanted):.1%}")
-        )
+        rows.append((*map(str, cells), f"{digits(step.seconds)} s", f"{step.mfu:.1%}"))
     lines = "\n".join(table(rows))
     head += "".join(f", {name} {fixed[name]}" for name in ("cp", "schedule") if name in fixed)
-    counted = MFU[wanted.convention].partition(":")[0]
     return f"""\
-{head}; MFU {counted}; expect {SPREAD[0]:g} to {SPREAD[1]:g} times as long
+{head}; MFU as in PaLM; expect {SPREAD[0]:g} to {SPREAD[1]:g} times as long
 {lines}
 {len(found)} layouts fit, and these are the fastest. tp x pp GPUs (tensor, pipeline) share a model,
 dp is the number of its copies, and ep GPUs share its experts. For details of the first, run

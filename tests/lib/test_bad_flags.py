@@ -96,7 +96,7 @@ BAD: list[tuple[list[str], dict[str, list[str]]]] = [
     (["prepare", "--out", "new", "file.txt"], {"workers": ["0", HUGE], "shard-tokens": ["1"]}),
     (["prepare", "--out", "new", "--tokenizer", "char"], {"": FILES}),
     (["estimate", "--params", "1e9"], {"mfu": ["0", "nan"], "gpus": [HUGE]}),
-    (["simulate", "--tp", "2"], {"model": RUN_DIRS[1:], "outer": ["", "\n"], "save": ["inf"]}),
+    (["simulate", "--tp", "2"], {"model": RUN_DIRS[1:], "outer": ["", "\n"]}),
     (["export", "--run-dir", "run", "--out", "new"], {"out": NEW_DIRS, "license": ["é", SHELL]}),
     (["compare"], {"": RUN_DIRS}),
     (["compare", "run"], {"out": ["", "file.txt", "new.jpeg", "file.txt/a.png"]}),

@@ -1,6 +1,7 @@
 """The order that notebook 10d answers: a budget, a cluster, and the model that is wanted."""
 
 from dataclasses import replace
+from itertools import accumulate, pairwise
 
 from cs336_lib.bill.memory import Recompute
 from cs336_lib.bill.models import model
@@ -42,4 +43,5 @@ def squares(work: Workload) -> dict[str, int]:
         "waiting for sums": parts["tensor"] / step.seconds,
         "waiting for weights": parts["data"] / step.seconds,
     }
-    return {part: round(rented * share) for part, share in shares.items()}
+    ends = [round(rented * end) for end in accumulate(shares.values(), initial=0.0)]
+    return {part: end - start for part, (start, end) in zip(shares, pairwise(ends), strict=True)}

@@ -191,9 +191,7 @@ def test_the_command_prints_a_step_and_a_sweep(capsys):
     seconds = [step.seconds for _, step in found]
     assert seconds == sorted(seconds)
     options = {"model": "llama3-70b", "batch": 512, "recompute": "none", "pp": 1}
-    said = text.simulation(gpus=64, tp=1, **options)
-    assert "too much; it fits with --recompute full" in said
-    assert "too much; use more or larger GPUs" in text.simulation(gpus=8, tp=8, **options)
+    assert "too much; try --recompute full" in text.simulation(gpus=64, tp=1, **options)
 
 
 EVERY_FLAG = {
@@ -201,7 +199,6 @@ EVERY_FLAG = {
     **{"stack": "megatron-2021", "attention": "eager", "sequence": False, "overlap": False},
     **{"async_tp": True, "batch": 64, "seq": 1024, "tp": 4, "pp": 4, "cp": 2, "ep": 2, "zero": 1},
     **{"chunks": 2, "schedule": "gpipe", "micro_batch": 2, "recompute": "none"},
-    **{"convention": "causal", "save": 5.0, "restart": 86_400.0},
 }
 
 
