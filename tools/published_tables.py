@@ -110,10 +110,17 @@ def program_table() -> str:
     """Format what `cs336 simulate --stack` sets."""
     rows = []
     for name, stack in STACKS.items():
-        attention = "fused" if stack.fused_attention else "eager"
         split = "also splits norms" if stack.sequence else "matrices only"
         overlap = "yes" if stack.overlap else "no"
-        cells = [name, attention, split, stack.recompute, overlap, str(stack.zero), stack.source]
+        cells = [
+            name,
+            stack.attention,
+            split,
+            stack.recompute,
+            overlap,
+            str(stack.zero),
+            stack.source,
+        ]
         rows.append(cells)
     header = "stack | attention | tensor parallelism | recomputation | overlap | ZeRO | source"
     return markdown(header, rows)

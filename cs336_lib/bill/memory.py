@@ -292,16 +292,18 @@ def stage_moments(
     if layout.zero == 3:
         arriving += gathered + (of.compute + of.gradient) * block
     parts = mixed if a.expert_layers else dense
-    again = stored - tokens * kept(parts, of, wide, recompute)  # this block is whole again
+    others = stored - tokens * kept(parts, of, wide, recompute)  # this block is whole again
+    rule = again(recompute, attention)
+    late = parts[0].scores if rule.attention and not rule.elementwise else 0
     for name, part, there in (
         ("mlp", parts[1], parts[0].saved + parts[1].saved),
         ("attention", parts[0], parts[0].saved),
     ):
-        dropped = parts[0].scores if name == "mlp" and recompute == "selective" else 0
+        dropped = late if name == "mlp" else 0
         for more, entries in part.backward:
             weight = gradient * entries / layout.tp
             moved = arriving + tokens * more + weight
-            yield name, again + tokens * (there - dropped), 0.0, moved
+            yield name, others + tokens * (there - dropped), 0.0, moved
     if not last or only:
         embedding = (of.weights * matrix) * (2 if waiting else 1)
         yield "embedding", before, 0.0, tokens * of.residual * wide + embedding
@@ -317,8 +319,8 @@ def moments(
     sequence: bool = True,
     precision: str = "mixed",
     optimizer: str = "adamw",
-) -> dict[str, dict[str, float]]:
-    """Return the bytes on a device by kind, at each moment when a step's memory may peak.
+) -> Iterator[tuple[str, dict[str, float]]]:
+    """Yield the bytes on a device by kind, at each moment when a step's memory may peak.
 
     The moments are the backward passes of the loss, the output matrix, the last block's MLP and
     attention, and the embedding. A pipeline has them on its first or its last stage.
@@ -341,18 +343,13 @@ def moments(
     require_choice("attention", attention, ("flash", "eager"))
     require_choice("precision", precision, PRECISIONS)
     require_fit(a, layout, seq)
-    found: dict[str, dict[str, float]] = {}
     for last in (False,) if layout.pp == 1 else (False, True):
         held = held_bytes(a, layout, last, optimizer, precision)
         where = "" if layout.pp == 1 else (" on the last stage" if last else " on the first stage")
         for name, *sizes in stage_moments(
             a, layout, seq, PRECISIONS[precision], recompute, attention, sequence, last
         ):
-            now = dict(zip(KINDS, (*held.values(), *sizes), strict=True))
-            before = found.get(name + where)
-            if before is None or sum(now.values()) > sum(before.values()):
-                found[name + where] = now
-    return found
+            yield name + where, dict(zip(KINDS, (*held.values(), *sizes), strict=True))
 
 
 def peak(
@@ -365,4 +362,5 @@ def peak(
     Example:
         >>> sum(peak(model("llama3-8b").architecture, Layout(dp=8, zero=3)).values())
     """
-    return max(moments(a, layout, seq, **how).values(), key=lambda kinds: sum(kinds.values()))
+    found = (kinds for _, kinds in moments(a, layout, seq, **how))
+    return max(found, key=lambda kinds: sum(kinds.values()))

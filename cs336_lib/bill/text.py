@@ -291,8 +291,6 @@ def check_simulate(wanted: SimulateConfig) -> None:
         value = getattr(wanted, name)
         if value is not None and not low <= value <= 10**6:
             raise UserError(f"{name} is {value}; a number from {low} to 1000000 expected")
-    if wanted.zero not in (None, 0, 1, 2, 3):
-        raise UserError(f"zero is {wanted.zero}; 0, 1, 2 or 3 expected")
 
 
 def given(wanted: SimulateConfig) -> dict[str, Any]:

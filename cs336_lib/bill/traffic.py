@@ -3,14 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from cs336_lib.accounting import (
-    Architecture,
-    attention_matrices,
-    attention_vectors,
-    mlp_matrices,
-    mlp_vectors,
-    parameter_counts,
-)
+from cs336_lib.accounting import Architecture, parameter_counts
 from cs336_lib.config import UserError
 
 Schedule = Literal["gpipe", "1f1b", "interleaved", "dualpipe"]
@@ -119,13 +112,10 @@ def layer_parameters(a: Architecture, layout: Layout) -> tuple[float, float]:
 
     Tensor parallelism splits matrices and not vectors, and a stage has 1 / pp of the layers.
     """
-    width = mlp_matrices(a, a.mlp_width) + mlp_vectors(a, a.mlp_width)
-    expert = mlp_matrices(a, a.expert_width) + mlp_vectors(a, a.expert_width)
-    shared = a.expert_layers * (a.n_shared * expert + a.router_size)
-    attention = a.n_layer * (attention_matrices(a) + attention_vectors(a))
-    norms = a.block_norms * a.n_layer * a.norm_size
-    outside = (attention + a.dense_layers * width + shared) / layout.tp + norms
-    experts = a.expert_layers * a.n_expert * expert / layout.tp / layout.ep
+    counts = parameter_counts(a)
+    split = sum(counts[part] for part in ("attention", "mlp", "shared experts", "router"))
+    outside = split / layout.tp + counts["norms"] - a.norm_size  # without the last norm
+    experts = counts["experts"] / layout.tp / layout.ep
     return outside / layout.pp, experts / layout.pp
 
 
