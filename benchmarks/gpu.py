@@ -44,7 +44,6 @@ from cs336_course.pages.gpt2_speed.story import (
 from cs336_course.shared import stopwatch
 from cs336_course.shared.activation_memory import SavedTensors
 from cs336_lib import accounting
-from cs336_lib.bill import here
 from cs336_lib.config import PRESETS, GPTConfig, TrainConfig, UserError
 from cs336_lib.data.shards import write_shard
 from cs336_lib.model import GPT
@@ -54,7 +53,7 @@ from cs336_lib.training import loop
 from cs336_lib.training.job import open_run
 
 Result = dict[str, Any]
-PartName = Literal["step", "training", "memory", "prediction", "sampling", "ladder"]
+PartName = Literal["step", "training", "memory", "sampling", "ladder"]
 NOTEBOOKS = common.ROOT / "notebooks"
 
 
@@ -190,14 +189,6 @@ def memory_by_kind(shape: Shape, device: torch.device) -> dict[str, dict[str, fl
     return {"measured": measured, "predicted": predicted}
 
 
-def prediction(device: torch.device, shape: Shape, _: Path | None) -> Result:
-    """Predict the step of `training` as `cs336 estimate --here` does."""
-    config = run_config(device, shape)
-    seconds = here.step_seconds(config, here.vocabulary(config), device)
-    print(f"cs336 estimate --here: {1000 * seconds:.1f} ms for {config.batch_tokens:,} tokens")
-    return {"seconds": seconds, "tokens_per_second": config.batch_tokens / seconds}
-
-
 def sampling(device: torch.device, shape: Shape, nanogpt: Path | None) -> Result:
     """Measure the sampler beside transformers and nanoGPT."""
     dtype = "bfloat16" if hardware.has_bf16(device) else "float32"
@@ -226,7 +217,6 @@ PARTS = {
     "step": step,
     "training": training,
     "memory": memory,
-    "prediction": prediction,
     "sampling": sampling,
     "ladder": climb,
 }

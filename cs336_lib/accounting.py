@@ -45,17 +45,11 @@ class Architecture:
         mlp_width: Inner width of the dense MLPs.
         gated: Whether an MLP has a gate (SwiGLU), and so three matrices instead of two.
         tied: Whether the output matrix is the embedding.
-        output_bias: Whether the output matrix has a bias.
         positions: Whether positions have a learned embedding, as in GPT-2.
-        unused_positions: Rows of this embedding before the first position, as in OPT.
         qkv_bias: Whether queries, keys and values have biases.
         out_bias: Whether the attention output has a bias.
         mlp_bias: Whether the MLP's layers have biases, also in experts.
-        act_params: Trained numbers in an MLP's activation function, as in Apertus.
-        block_norms: Number of norms in a block: 1 if attention and MLP are parallel and share it,
-            and 4 if both also have one behind them.
-        end_norms: Number of norms outside of blocks. BLOOM has one behind the embedding, too.
-        norm_weight: Whether norms have a weight.
+        block_norms: Number of norms in a block: 4 if attention and MLP also have one behind them.
         norm_bias: Whether norms have a bias (LayerNorm), or only a weight (RMSNorm).
         qk_norm: Whether queries and keys are normalized: not, per "head", or at "full" width. Those
             per head have a bias if the other norms have one.
@@ -65,7 +59,6 @@ class Architecture:
         n_active: Number of routed experts that process a token.
         n_group: Number of groups that these experts are from at most, or 0 for any number.
         n_shared: Number of experts that process every token.
-        shared_gate: Whether a vector weighs the shared experts' result, as in Qwen2's MoE.
         expert_width: Inner width of an expert.
         router_bias: Whether the router has a bias that is trained.
         q_rank: Rank of the queries in multi-head latent attention (MLA), or 0 for full rank.
@@ -86,16 +79,11 @@ class Architecture:
     mlp_width: int
     gated: bool = True
     tied: bool = False
-    output_bias: bool = False
     positions: bool = False
-    unused_positions: int = 0
     qkv_bias: bool = False
     out_bias: bool = False
     mlp_bias: bool = False
-    act_params: int = 0
     block_norms: int = 2
-    end_norms: int = 1
-    norm_weight: bool = True
     norm_bias: bool = False
     qk_norm: Literal["", "head", "full"] = ""
     sinks: bool = False
@@ -104,7 +92,6 @@ class Architecture:
     n_active: int = 0
     n_group: int = 0
     n_shared: int = 0
-    shared_gate: bool = False
     expert_width: int = 0
     router_bias: bool = False
     q_rank: int = 0
@@ -137,12 +124,12 @@ class Architecture:
     @property
     def norm_size(self) -> int:
         """Number of parameters of a norm of the residual stream."""
-        return self.n_embd * (self.norm_weight + self.norm_bias)
+        return self.n_embd * (1 + self.norm_bias)
 
     @property
     def router_size(self) -> int:
-        """Number of parameters that choose a layer's experts and weigh the shared ones."""
-        return self.n_expert * (self.n_embd + self.router_bias) + self.shared_gate * self.n_embd
+        """Number of parameters that choose a layer's experts."""
+        return self.n_expert * (self.n_embd + self.router_bias)
 
 
 Model = GPTConfig | Architecture
@@ -205,8 +192,8 @@ def mlp_matrices(a: Architecture, width: int) -> int:
 
 
 def mlp_vectors(a: Architecture, width: int) -> int:
-    """Count the biases of an MLP or an expert of this inner width, and its activation's numbers."""
-    return a.mlp_bias * ((2 if a.gated else 1) * width + a.n_embd) + a.act_params
+    """Count the biases of an MLP or an expert of this inner width."""
+    return a.mlp_bias * ((2 if a.gated else 1) * width + a.n_embd)
 
 
 def parameter_counts(model: Model) -> Counter[str]:
@@ -221,14 +208,14 @@ def parameter_counts(model: Model) -> Counter[str]:
     return +Counter(
         {
             "wte": a.vocab_size * a.n_embd,
-            "wpe": a.positions * (a.block_size + a.unused_positions) * a.n_embd,
+            "wpe": a.positions * a.block_size * a.n_embd,
             "attention": a.n_layer * (attention_matrices(a) + attention_vectors(a)),
             "mlp": a.dense_layers * dense,
             "experts": a.expert_layers * a.n_expert * expert,
             "shared experts": a.expert_layers * a.n_shared * expert,
             "router": a.expert_layers * a.router_size,
-            "norms": (a.block_norms * a.n_layer + a.end_norms) * a.norm_size,
-            "output": a.vocab_size * ((0 if a.tied else a.n_embd) + a.output_bias),
+            "norms": (a.block_norms * a.n_layer + 1) * a.norm_size,
+            "output": 0 if a.tied else a.vocab_size * a.n_embd,
         }
     )
 
@@ -259,7 +246,7 @@ def matmul_parameters(model: Model) -> int:
     return (
         a.n_layer * attention_matrices(a)
         + a.dense_layers * mlp_matrices(a, a.mlp_width)
-        + a.expert_layers * (experts + (a.n_expert + a.shared_gate) * a.n_embd)
+        + a.expert_layers * (experts + a.n_expert * a.n_embd)
         + a.vocab_size * a.n_embd
     )
 

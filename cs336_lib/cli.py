@@ -214,16 +214,6 @@ class Estimate(config.EstimateConfig):
 
     def run(self) -> None:
         """Run `cs336 estimate`."""
-        if self.here:
-            alone = Estimate(here=True, config=self.config)
-            if self != alone:
-                raise UserError("--here measures this machine, so it takes only --config")
-            from cs336_lib.bill import here
-
-            print(here.report(self.config))
-            return
-        if self.config:
-            raise UserError(f"config is {self.config!r}, and it needs --here")
         from cs336_lib.bill.text import estimate
 
         print(estimate(**dataclasses.asdict(self)))

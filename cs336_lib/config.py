@@ -343,11 +343,6 @@ class EstimateConfig(Shape):
     precision: str = "fp32"
     """Number formats of data/precisions.json: fp32, autocast, mixed (bf16 plus fp32 master
     weights), bf16, fp8, fp8-block, mxfp8, mxfp4 or nvfp4."""
-    here: bool = False
-    """Measure this machine instead, for about two minutes, and predict steps of every preset."""
-    config: str = ""
-    """With --here, also predict a run of your own, from a JSON file with flags of `cs336 train`,
-    such as the config.json of a run."""
 
 
 @dataclass(frozen=True)
@@ -397,22 +392,12 @@ class SimulateConfig(Shape):
     chunks: int | None = None
     """Parts of the model on each stage. More than one is an interleaved schedule (None: 1, or the
     fastest in the list)."""
-    schedule: Literal["1f1b", "gpipe", "zb-h1", "dualpipe"] = "1f1b"
-    """Order of the pipeline's passes. zb-h1 postpones the gradients of weights. dualpipe hides the
-    way to experts behind other passes."""
+    schedule: Literal["1f1b", "gpipe", "dualpipe"] = "1f1b"
+    """Order of the pipeline's passes. dualpipe hides the way to experts behind other passes."""
     micro_batch: int | None = None
     """Sequences in a forward pass of a replica (None: 1, or the fastest in the list)."""
     recompute: Literal["none", "selective", "full"] | None = None
     """What the backward pass computes again (None: selective, or the fastest in the list)."""
-    convention: Literal["palm", "causal"] = "palm"
-    """Keys in attention whose FLOPs MFU counts: all (palm), as in most papers, or those that the
-    causal mask lets through (causal)."""
-    straggler: float = 1.0
-    """Factor by which the devices of one stage are slower than the others."""
-    save: float = 60.0
-    """Seconds that a checkpoint stops the run."""
-    restart: float = 600.0
-    """Seconds from a failure until the run continues."""
 
 
 def gpt2(n_layer: int, n_head: int, n_embd: int, micro_batch_size: int, rate: float) -> TrainConfig:

@@ -90,12 +90,3 @@ def no_open_figures() -> Iterator[None]:
     yield
     if plt := sys.modules.get("matplotlib.pyplot"):
         plt.close("all")
-
-
-@pytest.fixture
-def flat_memory() -> Iterator[None]:
-    """Not more than 400 MB of new memory may be asked for."""
-    from tests.faults import little_memory
-
-    with little_memory():
-        yield

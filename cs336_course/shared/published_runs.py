@@ -134,6 +134,7 @@ class PublishedStep:
         stated: The speed as stated.
         assumed: What the source doesn't say.
         held_out: Whether it was kept from every fit and choice of settings.
+        too_large: Why our count of its memory exceeds that of a device, or "" if it doesn't.
     """
 
     source: str
@@ -145,6 +146,7 @@ class PublishedStep:
     stated: str
     assumed: str
     held_out: bool
+    too_large: str
 
 
 def steps() -> dict[str, PublishedStep]:
@@ -152,8 +154,9 @@ def steps() -> dict[str, PublishedStep]:
     found = {}
     for name, entry in read_json(DATA / "layouts.json").items():
         fields = dict(entry)
-        words = {key: fields.pop(key, "") for key in ("source", "paper", "stack", "stated")}
-        words["assumed"], mfu = fields.pop("assumed", ""), fields.pop("mfu")
+        texts = ("source", "paper", "stack", "stated", "assumed", "too_large")
+        words = {key: fields.pop(key, "") for key in texts}
+        mfu = fields.pop("mfu")
         held_out = fields.pop("held_out", False)
         model, shape = fields.pop("model", ""), fields.pop("shape", None)
         a = models.model(model).architecture if model else Architecture(**shape)

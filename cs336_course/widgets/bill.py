@@ -1,5 +1,6 @@
 """Explore the bill of a published model on a cluster: days, memory, traffic and the bottleneck."""
 
+import math
 from dataclasses import dataclass
 
 from matplotlib.figure import Figure
@@ -18,9 +19,9 @@ from cs336_course.widgets.widget import (
     track,
 )
 from cs336_lib import accounting
-from cs336_lib.bill import memory, models, traffic
+from cs336_lib.bill import models, traffic
 from cs336_lib.bill.memory import Recompute
-from cs336_lib.bill.simulate import Cluster, Step, Workload, simulate
+from cs336_lib.bill.simulate import Cluster, Step, Workload, memory, simulate
 from cs336_lib.bill.text import training_length
 from cs336_lib.bill.traffic import Layout, Schedule
 from cs336_lib.config import UserError
@@ -51,7 +52,7 @@ SHARDING = ("nothing", "state (ZeRO-1)", "+ gradients (ZeRO-2)", "+ weights (ZeR
 SCHEDULES: dict[str, Schedule] = {
     "1F1B": "1f1b",
     "interleaved": "interleaved",
-    "zero bubble (ZB-H1)": "zb-h1",
+    "DualPipe": "dualpipe",
 }
 PARTS = {  # of a step
     "matmuls": "matmuls",
@@ -71,7 +72,7 @@ PRESETS = {
     },
     "DeepSeek-V3": {  # the paper recomputes less, and multiplies in FP8
         **{"model": "DeepSeek-V3", "tokens": "15T", "cluster": "H800, InfiniBand NDR"},
-        **{"devices": "2,048", "tensor": "1", "pipeline": "16", "schedule": "zero bubble (ZB-H1)"},
+        **{"devices": "2,048", "tensor": "1", "pipeline": "16", "schedule": "DualPipe"},
         **{"sharded": SHARDING[1], "batch": "8,192", "recompute": "all"},
     },
     "GPT-2 on 8 A100s": {
@@ -112,7 +113,6 @@ class Bill:
         seconds: Time of the whole run.
         dollars: Price of the whole run.
         memory: Bytes on the fullest device, by kind.
-        traffic: Bytes that a device sends in a step, by kind of parallelism.
     """
 
     work: Workload
@@ -121,44 +121,11 @@ class Bill:
     seconds: float
     dollars: float
     memory: dict[str, float]
-    traffic: dict[str, float]
-
-    @property
-    def fits(self) -> bool:
-        """Whether the fullest device has enough memory."""
-        return sum(self.memory.values()) <= self.cluster.device.memory
 
     @property
     def seconds_by_part(self) -> dict[str, float]:
         """Seconds of a step, by what the device does."""
         return {name: self.step.parts[kind] for kind, name in PARTS.items()}
-
-    @property
-    def bottleneck(self) -> str:
-        """The largest part of a step besides the matmuls, with its share."""
-        kind, seconds = max(list(self.seconds_by_part.items())[1:], key=lambda part: part[1])
-        return f"{kind} ({seconds / self.step.seconds:.0%} of a step)"
-
-
-def bill(work: Workload, cluster: Cluster, tokens: float, price: float) -> Bill:
-    """Work out the bill of a run.
-
-    Args:
-        work: The model and its layout.
-        cluster: The devices and links.
-        tokens: Tokens of the whole run.
-        price: Dollars per hour of one device.
-
-    Raises:
-        ValueError: If the model doesn't fit the layout.
-    """
-    layout = work.layout
-    step = simulate(work, cluster)
-    seconds = step.seconds * tokens / (layout.batch * work.seq)
-    dollars = seconds / 3600 * layout.devices * price
-    sent = traffic.traffic(work.architecture, layout, work.seq)
-    held = memory.peak(work.architecture, layout, work.seq, recompute=work.recompute)
-    return Bill(work, cluster, step, seconds, dollars, held, sent)
 
 
 class ModelBill(Explorer):
@@ -208,7 +175,7 @@ class ModelBill(Explorer):
             dp=dp,
             tp=tp,
             pp=pp,
-            ep=experts_split(a.n_expert, dp),
+            ep=math.gcd(max(1, a.n_expert), dp),
             zero=SHARDING.index(values["sharded"]),
             micro_batches=batch // dp,
             schedule=schedule,
@@ -217,17 +184,23 @@ class ModelBill(Explorer):
         work = Workload(a, layout, training_length(a, 0), RECOMPUTE[values["recompute"]])
         device, inner, outer = CLUSTERS[values["cluster"]]
         cluster = Cluster(DATASHEET[device], LINKS[inner], LINKS[outer])
-        return bill(work, cluster, TOKENS[values["tokens"]], PRICES[values["price"]])
+        step = simulate(work, cluster)
+        seconds = step.seconds * TOKENS[values["tokens"]] / (layout.batch * work.seq)
+        dollars = seconds / 3600 * devices * PRICES[values["price"]]
+        return Bill(work, cluster, step, seconds, dollars, memory(work))
 
     def sentence(self, values: Values) -> str:
         """Format the time, the price, the memory and the bottleneck as one sentence."""
         found = self.bill(values)
-        fits = "fits" if found.fits else "does not fit"
-        held = sum(found.memory.values())
+        held, there = sum(found.memory.values()), found.cluster.device.memory
+        fits = "fits" if held <= there else "does not fit"
+        others = list(found.seconds_by_part.items())[1:]  # all but the matmuls
+        kind, seconds = max(others, key=lambda part: part[1])
+        share = seconds / found.step.seconds
         return (
             f"{duration(found.seconds)}, {money(found.dollars)}; "
-            f"{gigabytes(held)} on a device of {gigabytes(found.cluster.device.memory)}: {fits}; "
-            f"after the matmuls, the most time goes to {found.bottleneck}"
+            f"{gigabytes(held)} on a device of {gigabytes(there)}: {fits}; "
+            f"after the matmuls, the most time goes to {kind} ({share:.0%} of a step)"
         )
 
     def view(self, values: Values) -> View:
@@ -242,7 +215,8 @@ class ModelBill(Explorer):
             ("a step", f"{digits(found.step.seconds)} s, {found.step.mfu:.0%} MFU (PaLM)"),
             ("device-hours", short(hours)),
         ]
-        sent = [(kind, gigabytes(size)) for kind, size in found.traffic.items() if size]
+        sends = traffic.traffic(a, layout, found.work.seq)
+        sent = [(kind, gigabytes(size)) for kind, size in sends.items() if size]
         sent = sent or [("nothing", "")]
         note = "The stroke is a device's memory. Below is what each device sends in a step."
         return View(
@@ -267,12 +241,6 @@ class ModelBill(Explorer):
         )
         in_gb = {kind: size / 1e9 for kind, size in found.memory.items()}
         return plots.bill(title, found.seconds_by_part, in_gb, found.cluster.device.memory / 1e9)
-
-
-def experts_split(n_expert: int, replicas: int) -> int:
-    """Return the largest number of devices that share the experts evenly."""
-    fits = (n for n in range(1, replicas + 1) if replicas % n == 0 == n_expert % n)
-    return max(fits) if n_expert else 1
 
 
 def bar(name: str, parts: dict[str, float], unit: str, limit: float = 0.0) -> str:

@@ -8,7 +8,7 @@ is PyTorch's cross-entropy in fp32. The optimizer is fused, so its update has no
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from cs336_lib.accounting import (
     PRECISIONS,
@@ -33,6 +33,36 @@ KINDS = (
     "temporary",
 )
 LOGIT = 4  # bytes of an fp32 logit
+
+
+class Again(NamedTuple):
+    """What of a block the backward pass computes again, because its results aren't kept.
+
+    Attributes:
+        matrices: Share of the matmuls with weights.
+        attention: Whether the scores and the weighted values are.
+        elementwise: Whether all other operators are, too.
+    """
+
+    matrices: float
+    attention: bool
+    elementwise: bool
+
+
+def again(recompute: Recompute, attention: Attention) -> Again:
+    """Return what a kind of recomputation computes again, for `memory` and for `simulate`.
+
+    "full" starts from a block's input. "selective" computes stored scores again (Korthikanti et al.
+    2022, equation 6). Flash attention stores none, so a block keeps its input, the result of
+    attention, and the result of every second matmul, as torchtitan does.
+    """
+    if recompute == "full":
+        return Again(1.0, attention=True, elementwise=True)
+    if recompute == "none":
+        return Again(0.0, attention=False, elementwise=False)
+    if attention == "eager":
+        return Again(0.0, attention=True, elementwise=False)
+    return Again(0.5, attention=False, elementwise=True)
 
 
 @dataclass(frozen=True)
@@ -158,16 +188,13 @@ def kept(parts: tuple[Part, Part], of: Recipe, width: int, recompute: Recompute)
     """Return the bytes that a block keeps for one token between its forward and backward pass.
 
     `width` is that of the residual stream.
-
-    With "full" it keeps its input. "selective" drops stored scores (Korthikanti et al. 2022,
-    equation 6). Flash attention stores none, so a block keeps its input, the result of attention,
-    and the result of every second matmul, as torchtitan does.
     """
-    if recompute == "full":
+    dropped = again(recompute, "eager" if parts[0].scores else "flash")
+    if not dropped.elementwise:
+        saved = sum(part.saved for part in parts)
+        return saved - (parts[0].scores if dropped.attention else 0)
+    if dropped.matrices == 1:
         return of.residual * width
-    saved = sum(part.saved for part in parts)
-    if recompute == "none" or parts[0].scores:
-        return saved - (parts[0].scores if recompute == "selective" else 0)
     outputs = [size for part in parts for size in part.outputs]
     return of.residual * width + parts[0].fused + sum(outputs[::2])
 
@@ -265,16 +292,18 @@ def stage_moments(
     if layout.zero == 3:
         arriving += gathered + (of.compute + of.gradient) * block
     parts = mixed if a.expert_layers else dense
-    again = stored - tokens * kept(parts, of, wide, recompute)  # this block is whole again
+    others = stored - tokens * kept(parts, of, wide, recompute)  # this block is whole again
+    rule = again(recompute, attention)
+    late = parts[0].scores if rule.attention and not rule.elementwise else 0
     for name, part, there in (
         ("mlp", parts[1], parts[0].saved + parts[1].saved),
         ("attention", parts[0], parts[0].saved),
     ):
-        dropped = parts[0].scores if name == "mlp" and recompute == "selective" else 0
+        dropped = late if name == "mlp" else 0
         for more, entries in part.backward:
             weight = gradient * entries / layout.tp
             moved = arriving + tokens * more + weight
-            yield name, again + tokens * (there - dropped), 0.0, moved
+            yield name, others + tokens * (there - dropped), 0.0, moved
     if not last or only:
         embedding = (of.weights * matrix) * (2 if waiting else 1)
         yield "embedding", before, 0.0, tokens * of.residual * wide + embedding
@@ -290,8 +319,8 @@ def moments(
     sequence: bool = True,
     precision: str = "mixed",
     optimizer: str = "adamw",
-) -> dict[str, dict[str, float]]:
-    """Return the bytes on a device by kind, at each moment when a step's memory may peak.
+) -> Iterator[tuple[str, dict[str, float]]]:
+    """Yield the bytes on a device by kind, at each moment when a step's memory may peak.
 
     The moments are the backward passes of the loss, the output matrix, the last block's MLP and
     attention, and the embedding. A pipeline has them on its first or its last stage.
@@ -314,18 +343,13 @@ def moments(
     require_choice("attention", attention, ("flash", "eager"))
     require_choice("precision", precision, PRECISIONS)
     require_fit(a, layout, seq)
-    found: dict[str, dict[str, float]] = {}
     for last in (False,) if layout.pp == 1 else (False, True):
         held = held_bytes(a, layout, last, optimizer, precision)
         where = "" if layout.pp == 1 else (" on the last stage" if last else " on the first stage")
         for name, *sizes in stage_moments(
             a, layout, seq, PRECISIONS[precision], recompute, attention, sequence, last
         ):
-            now = dict(zip(KINDS, (*held.values(), *sizes), strict=True))
-            before = found.get(name + where)
-            if before is None or sum(now.values()) > sum(before.values()):
-                found[name + where] = now
-    return found
+            yield name + where, dict(zip(KINDS, (*held.values(), *sizes), strict=True))
 
 
 def peak(
@@ -338,4 +362,5 @@ def peak(
     Example:
         >>> sum(peak(model("llama3-8b").architecture, Layout(dp=8, zero=3)).values())
     """
-    return max(moments(a, layout, seq, **how).values(), key=lambda kinds: sum(kinds.values()))
+    found = (kinds for _, kinds in moments(a, layout, seq, **how))
+    return max(found, key=lambda kinds: sum(kinds.values()))

@@ -1,4 +1,4 @@
-"""Model the links of a cluster by levels: devices, machines with network cards, and switches."""
+"""Model the links of a cluster: those between devices, and those between machines."""
 
 import math
 from dataclasses import dataclass, field, fields, replace
@@ -29,7 +29,7 @@ class Efficiency:
         overlap: Fraction of the passes during which gradients and weights travel for free.
         async_tensor: Fraction of the sums of tensor parallelism that async TP hides. It isn't
             fitted: torchtitan's benchmarks/asyncTP_llama3_h100_2025-06_torchtitan.md has 9% and
-            10% more tokens/s with it, and without it 28% of a simulated step are sums.
+            10% more tokens/s with it, and without it a third of a simulated step are sums.
     """
 
     matmul: float = 0.72
@@ -56,8 +56,6 @@ class Cluster:
         outer: Link of a network card to other machines.
         machine: Number of devices in a machine.
         cards: Number of network cards that the devices of a machine share.
-        switch: Number of devices below one switch, or 0 if all are.
-        oversubscription: Bandwidth of the cards below a switch, over that from it to others.
         efficiency: Fractions of these speeds that are reached.
     """
 
@@ -66,8 +64,6 @@ class Cluster:
     outer: Link
     machine: int = 8
     cards: int = 8
-    switch: int = 0
-    oversubscription: float = 1.0
     efficiency: Efficiency = field(default_factory=Efficiency)
 
     @property
@@ -89,7 +85,7 @@ class Cluster:
         enters and leaves each machine once, however many of its devices it has. So a machine's
         cards are shared by as many rings as pass through it, which is `stride` and at most one for
         each device. In an all-to-all, every device sends a share of its bytes out of its machine.
-        The slowest level sets the speed, because all levels are busy at the same time.
+        The slower link sets the speed, because both are busy at the same time.
 
         Args:
             size: Number of devices in a group.
@@ -103,20 +99,18 @@ class Cluster:
         """
         inner = self.inner.bandwidth * self.efficiency.inner
         up = self.cards * self.outer.bandwidth * self.efficiency.outer
-        levels = [(self.machine, up)]
-        if self.switch:
-            machines = self.switch / self.machine
-            levels.append((self.switch, machines * up / self.oversubscription))
         near = min(size, max(1, self.machine // stride))  # of a group, in one machine
+        speeds = []
         if collective == "ring":
-            speeds = [inner] if near > 1 else []
-            speeds += [up / min(unit, stride) for unit, up in levels if size * stride > unit]
-            return min(speeds, default=inner)
-        speeds = [inner * (size - 1) / (near - 1)] if near > 1 else []
-        for unit, up in levels:
-            outside = size - max(1, unit // stride)
-            if outside > 0:
-                speeds.append(up / unit * (size - 1) / outside)
+            if near > 1:
+                speeds.append(inner)
+            if size * stride > self.machine:
+                speeds.append(up / min(self.machine, stride))
+        else:
+            if near > 1:
+                speeds.append(inner * (size - 1) / (near - 1))
+            if size > near:
+                speeds.append(up / self.machine * (size - 1) / (size - near))
         return min(speeds, default=inner)
 
 

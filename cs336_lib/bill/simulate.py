@@ -1,7 +1,8 @@
 """Simulate a training step on a cluster, event by event."""
 
+import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, Literal, NamedTuple
@@ -9,11 +10,10 @@ from typing import Any, Literal, NamedTuple
 from cs336_lib import accounting
 from cs336_lib.accounting import Architecture
 from cs336_lib.bill import traffic
-from cs336_lib.bill.memory import Recompute, peak
+from cs336_lib.bill.memory import Recompute, again, peak
 from cs336_lib.bill.network import Cluster as Cluster
 from cs336_lib.bill.network import Efficiency as Efficiency
 from cs336_lib.bill.traffic import Layout
-from cs336_lib.config import UserError
 
 
 @dataclass(frozen=True)
@@ -24,13 +24,12 @@ class Workload:
         architecture: Shape of the model.
         layout: How it is spread over the devices.
         seq: Tokens in a sequence.
-        recompute: What the backward pass computes again: nothing, attention, or each block.
+        recompute: What the backward pass computes again (`memory.again`).
         fused_attention: Whether attention never stores its scores (Dao et al. 2022).
         sequence: Whether tensor parallelism also splits norms and residuals.
         overlap: Whether gradients and weights travel between replicas during the passes.
         async_tensor: Whether the sums of tensor parallelism travel during the matmuls that they are
             for, cut into slices (Wang et al. 2023; "async TP" in torchtitan).
-        straggler: Factor by which the devices of one stage are slower than the others.
     """
 
     architecture: Architecture
@@ -41,7 +40,6 @@ class Workload:
     sequence: bool = True
     overlap: bool = True
     async_tensor: bool = False
-    straggler: float = 1.0
 
 
 class Pass(NamedTuple):
@@ -169,17 +167,9 @@ def layer_passes(work: Workload, cluster: Cluster) -> LayerPasses:
     a, layout = work.architecture, work.layout
     computing = computing_pass(work, cluster)
     forward = computing.plus(waiting_pass(work, cluster, computing))
-    again = Pass()
-    if work.recompute == "full":
-        again = forward
-    elif work.recompute == "selective" and work.fused_attention:
-        # As torchtitan does
-        again = Pass(computing.matrices / 2, computing.attention / 2, computing.elementwise)
-    elif work.recompute == "selective":
-        plain = computing_pass(replace(work, fused_attention=True), cluster)
-        again = Pass(elementwise=computing.elementwise - plain.elementwise)
+    repeated = forward if work.recompute == "full" else repeated_pass(work, cluster, computing)
     gradients = computing.times(2)
-    backward = gradients.plus(waiting_pass(work, cluster, gradients, pairs=2)).plus(again)
+    backward = gradients.plus(waiting_pass(work, cluster, gradients, pairs=2)).plus(repeated)
     tokens = layout.micro_batch * work.seq / layout.cp
     moved = LOGIT_BYTES * tokens * a.vocab_size / layout.tp
     output = Pass(
@@ -189,14 +179,23 @@ def layer_passes(work: Workload, cluster: Cluster) -> LayerPasses:
     return LayerPasses(forward, backward, output, output.times(2))
 
 
-Kind = Literal["forward", "backward", "weights"]
+def repeated_pass(work: Workload, cluster: Cluster, computing: Pass) -> Pass:
+    """Return what the backward pass of a block computes again, if it keeps the sums."""
+    repeats = again(work.recompute, "flash" if work.fused_attention else "eager")
+    elementwise = computing.elementwise
+    if not repeats.elementwise:  # only that of stored scores
+        fused = computing_pass(replace(work, fused_attention=True), cluster)
+        elementwise = (elementwise - fused.elementwise) * repeats.attention
+    return Pass(
+        computing.matrices * repeats.matrices, computing.attention * repeats.attention, elementwise
+    )
+
+
+Kind = Literal["forward", "backward"]
 
 
 class Operation(NamedTuple):
-    """A pass of one micro-batch through one chunk of a stage.
-
-    A pass of kind "weights" computes only gradients of weights, which the backward pass left out.
-    """
+    """A pass of one micro-batch through one chunk of a stage."""
 
     kind: Kind
     micro_batch: int
@@ -209,9 +208,6 @@ def order(layout: Layout, stage: int) -> Iterator[Operation]:
     1F1B and its interleaved form follow Narayanan et al. (2021, section 2.2). Interleaving needs a
     multiple of `pp` micro-batches.
     """
-    if layout.schedule == "zb-h1":
-        yield from zero_bubble_order(layout, stage)
-        return
     total = layout.micro_batches * layout.chunks
 
     def operation(number: int, kind: Kind) -> Operation:
@@ -235,52 +231,21 @@ def order(layout: Layout, stage: int) -> Iterator[Operation]:
         yield operation(number, "backward")
 
 
-def zero_bubble_order(layout: Layout, stage: int) -> Iterator[Operation]:
-    """Yield the passes of a stage in the schedule ZB-H1 of Qi et al. (2023, section 2.1).
-
-    It is 1F1B, but a later stage postpones more gradients of weights, and computes them while it
-    would wait for its last backward passes.
-    """
-    total = layout.micro_batches
-    ahead = min(layout.pp - stage - 1, total)
-    for number in range(ahead):
-        yield Operation("forward", number, 0)
-    done = 0
-    for number in range(total):
-        if number + ahead < total:
-            yield Operation("forward", number + ahead, 0)
-        yield Operation("backward", number, 0)
-        if number - done >= stage or number + ahead >= total:
-            yield Operation("weights", done, 0)
-            done += 1
-    for number in range(done, total):
-        yield Operation("weights", number, 0)
-
-
 def pass_seconds(work: Workload, cluster: Cluster) -> dict[Kind, list[float]]:
     """Return the seconds of each kind of pass through each chunk of the model."""
-    stages, found = work.layout.pp, layer_passes(work, cluster)
-    layers = layers_of(work.architecture.n_layer, stages * work.layout.chunks)
-
-    def at_places(layer: float, output: float) -> list[float]:
-        seconds = [count * layer for count in layers]
-        seconds[-1] += output
-        for place in range(stages // 2, len(seconds), stages):
-            seconds[place] *= work.straggler
-        return seconds
-
-    forward, backward, output, output_back = map(sum, found)
-    weights = output_weights = 0.0
-    if work.layout.schedule in (
-        "zb-h1",
-        "dualpipe",
-    ):  # the gradient of a matrix takes as long as its product
-        weights, output_weights = found.forward.matrices, found.output.matrices
+    forward, backward, output, output_back = map(sum, layer_passes(work, cluster))
     return {
-        "forward": at_places(forward, output),
-        "backward": at_places(backward - weights, output_back - output_weights),
-        "weights": at_places(weights, output_weights),
+        "forward": at_places(work, forward, output),
+        "backward": at_places(work, backward, output_back),
     }
+
+
+def at_places(work: Workload, layer: float, output: float) -> list[float]:
+    """Return the seconds of each chunk from those of a layer and of the output matrix."""
+    layers = layers_of(work.architecture.n_layer, work.layout.pp * work.layout.chunks)
+    seconds = [count * layer for count in layers]
+    seconds[-1] += output
+    return seconds
 
 
 class Event(NamedTuple):
@@ -292,22 +257,10 @@ class Event(NamedTuple):
     end: float
 
 
-def pipeline_events(
-    work: Workload,
-    cluster: Cluster,
-    scheduled: Callable[[Layout, int], Iterable[Operation]] = order,
-) -> Iterator[Event]:
+def pipeline_events(work: Workload, cluster: Cluster) -> Iterator[Event]:
     """Run the passes of a step on all stages, and yield them in an order in which they can start.
 
     A pass starts when its stage is free and its input has arrived.
-
-    Args:
-        work: The model and its layout.
-        cluster: The devices.
-        scheduled: Returns the passes of a stage in order. The default is the layout's schedule.
-
-    Raises:
-        UserError: If the stages wait for each other forever.
     """
     layout, seconds = work.layout, pass_seconds(work, cluster)
     residual = traffic.LOW * layout.micro_batch * work.seq / layout.cp
@@ -318,17 +271,16 @@ def pipeline_events(
     ended: dict[tuple[Kind, int, int], float] = {}  # by pass, micro-batch and place in the model
 
     def arrival(kind: Kind, number: int, place: int) -> float | None:
-        if kind == "weights" or (kind == "forward" and place == 0):
+        if kind == "forward" and place == 0:
             return 0.0
         if kind == "backward" and place == last:
             return ended.get(("forward", number, place))
         sent = ended.get((kind, number, place - 1 if kind == "forward" else place + 1))
         return None if sent is None else sent + hop
 
-    queues = [deque(scheduled(layout, stage)) for stage in range(layout.pp)]
+    queues = [deque(order(layout, stage)) for stage in range(layout.pp)]
     free = [0.0] * layout.pp
     while any(queues):
-        before = len(ended)
         for stage, queue in enumerate(queues):
             while queue:
                 kind, number, chunk = queue[0]
@@ -339,9 +291,6 @@ def pipeline_events(
                 start = max(free[stage], ready)
                 free[stage] = ended[kind, number, place] = start + seconds[kind][place]
                 yield Event(stage, queue.popleft(), start, free[stage])
-        if len(ended) == before:
-            waiting = next(stage for stage, queue in enumerate(queues) if queue)
-            raise UserError(f"stage {waiting} waits for a pass that never runs; change the order")
 
 
 def pipeline_seconds(work: Workload, cluster: Cluster) -> float:
@@ -375,12 +324,12 @@ def dualpipe_seconds(work: Workload, cluster: Cluster) -> float:
     found, layers = layer_passes(work, cluster), layers_of(work.architecture.n_layer, pp)
     travel = found.forward.expert + found.backward.expert  # of a layer
     slowest = 0.0
+    # The gradient of a matrix takes as long as its product.
+    gradients = at_places(work, found.forward.matrices, found.output.matrices)
+    places = (*pass_seconds(work, cluster).values(), gradients)
     for stage in range(pp // 2):
         pair = (stage, pp - 1 - stage)
-        forward, backward, weights = (
-            sum(places[one] for one in pair) / 2 for places in pass_seconds(work, cluster).values()
-        )
-        backward += weights
+        forward, backward, weights = (sum(seconds[one] for one in pair) / 2 for seconds in places)
         travels = travel * sum(layers[one] for one in pair) / 2
         both = max(forward + backward - travels, travels)
         idle = (pp / 2 - 1) * (both + backward - 3 * weights)
@@ -555,47 +504,36 @@ def candidates(
         fixed: Fields of `Layout` and `recompute` that every layout has.
     """
     a, cp, schedule = work.architecture, fixed.get("cp", 1), fixed.get("schedule", "1f1b")
-    stages = tuple(range(1, min(64, a.n_layer) + 1))
-    recomputes = tried_values(fixed, "recompute", ("none", "selective", "full"))
-    for tp, pp in product(
-        tried_values(fixed, "tp", (1, 2, 4, 8)), tried_values(fixed, "pp", stages)
-    ):
+
+    def tried(name: str, usual: Iterable[Any]) -> list[Any]:
+        return [fixed[name]] if name in fixed else list(usual)
+
+    stages = range(1, min(64, a.n_layer) + 1)
+    for tp, pp in product(tried("tp", (1, 2, 4, 8)), tried("pp", stages)):
         dp, left = divmod(devices, tp * pp * cp)
         if left or batch % dp or dp != fixed.get("dp", dp):
             continue
+        spread = math.gcd(max(1, a.n_expert), dp)  # the most devices that share the experts
         for size, chunks, zero, ep in product(
-            tried_values(fixed, "micro_batch", (1, 2, 4)),
-            tried_values(fixed, "chunks", (1, 2, 4)),
-            tried_values(fixed, "zero", (1, 3) if pp == 1 else (1,)),
-            tried_values(fixed, "ep", shared_experts(a, dp)),
+            tried("micro_batch", (1, 2, 4)),
+            tried("chunks", (1, 2, 4)),
+            tried("zero", (1, 3) if pp == 1 else (1,)),
+            tried("ep", sorted({min(spread, 8), spread})),
         ):
             if batch // dp % size or chunks > 1 == pp or pp * chunks > a.n_layer:
                 continue
             layout = Layout(
                 dp=dp, tp=tp, pp=pp, cp=cp, ep=ep, zero=zero, micro_batch=size, chunks=chunks,
                 micro_batches=batch // dp // size,
-                schedule="interleaved" if chunks > 1 and schedule == "1f1b" else schedule,
+                schedule=traffic.schedule_of(schedule, chunks),
             )  # fmt: skip
             if traffic.misfit(a, layout, work.seq):
                 continue
-            for recompute in recomputes:
-                tried = replace(work, layout=layout, recompute=recompute)
-                if sum(memory(tried).values()) <= 0.9 * cluster.device.memory:
-                    yield tried
+            for recompute in tried("recompute", ("none", "selective", "full")):
+                candidate = replace(work, layout=layout, recompute=recompute)
+                if sum(memory(candidate).values()) <= 0.9 * cluster.device.memory:
+                    yield candidate
                     break  # recomputing more is slower
-
-
-def tried_values(fixed: Mapping[str, Any], name: str, usual: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the values of a field that a search tries."""
-    return (fixed[name],) if name in fixed else usual
-
-
-def shared_experts(a: Architecture, dp: int) -> tuple[int, ...]:
-    """Return the numbers of devices over which a search spreads the experts."""
-    if not a.n_expert:
-        return (1,)
-    most = max(n for n in range(1, dp + 1) if dp % n == 0 and a.n_expert % n == 0)
-    return tuple({min(most, 8): None, most: None})
 
 
 def sweep(

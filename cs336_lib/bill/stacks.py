@@ -1,7 +1,7 @@
 """Name what whole families of training programs do, so that a simulation can do the same."""
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
 
 from cs336_lib.accounting import require_choice
 from cs336_lib.bill.memory import Recompute
@@ -14,7 +14,7 @@ class Stack:
 
     Attributes:
         source: Where they come from.
-        fused_attention: Whether attention never stores its scores.
+        attention: Whether it stores its scores, which is called eager.
         sequence: Whether tensor parallelism also splits norms and residuals.
         recompute: What the backward pass computes again.
         overlap: Whether gradients and weights travel during the passes.
@@ -22,7 +22,7 @@ class Stack:
     """
 
     source: str
-    fused_attention: bool
+    attention: Literal["fused", "eager"]
     sequence: bool
     recompute: Recompute
     overlap: bool
@@ -34,7 +34,7 @@ STACKS = {
         "Megatron-LM, examples/academic_paper_scripts/sc21 (full recomputation) and "
         "megatron/training.py of 2021 (gradients are all-reduced after the last backward "
         "pass)",
-        fused_attention=False,
+        attention="eager",
         sequence=False,
         recompute="full",
         overlap=False,
@@ -44,7 +44,7 @@ STACKS = {
         "Megatron-LM, docs/user-guide/parallelism-guide.md (overlap of gradients and "
         "weights) and NeMo-Framework-Launcher, nemotron_340b.yaml (sequence parallelism, no "
         "recomputation, distributed optimizer)",
-        fused_attention=True,
+        attention="fused",
         sequence=True,
         recompute="none",
         overlap=True,
@@ -53,7 +53,7 @@ STACKS = {
     "torchtitan": Stack(
         "torchtitan, distributed/fsdp.py (weights are freed after each forward pass) and "
         "benchmarks/llama3_h100_202412_torchtitan.md (selective recomputation)",
-        fused_attention=True,
+        attention="fused",
         sequence=True,
         recompute="selective",
         overlap=True,
@@ -63,7 +63,7 @@ STACKS = {
         "torchtitan, docs/fsdp.md (resharding is ZeRO-3) and "
         "docs.pytorch.org/docs/stable/notes/fsdp.html (weights are prefetched during the "
         "passes)",
-        fused_attention=True,
+        attention="fused",
         sequence=True,
         recompute="none",
         overlap=True,
@@ -72,7 +72,7 @@ STACKS = {
     "ddp": Stack(
         "github.com/pytorch/pytorch, issue 118421: gradients are all-reduced in buckets of "
         "25 MB during the backward pass",
-        fused_attention=True,
+        attention="fused",
         sequence=False,
         recompute="none",
         overlap=True,
@@ -91,11 +91,8 @@ def filled(wanted: SimulateConfig) -> SimulateConfig:
     if wanted.stack is None:
         return wanted
     require_choice("stack", wanted.stack, STACKS)
-    stack = STACKS[wanted.stack]
-    usual: dict[str, Any] = {
-        "attention": "fused" if stack.fused_attention else "eager",
-        **{name: getattr(stack, name) for name in ("sequence", "recompute", "overlap", "zero")},
-    }
+    usual = asdict(STACKS[wanted.stack])
+    del usual["source"]
     missing = {name: value for name, value in usual.items() if getattr(wanted, name) is None}
     return replace(wanted, **missing, stack=None)
 

@@ -18,14 +18,13 @@ from cs336_lib.bill.simulate import (
     Step,
     Workload,
     best_interval,
-    candidates,
     goodput,
     interval_of,
     memory,
     simulate,
     sweep,
 )
-from cs336_lib.bill.traffic import Layout
+from cs336_lib.bill.traffic import Layout, schedule_of
 from cs336_lib.config import EstimateConfig, SimulateConfig, UserError
 from cs336_lib.formatting import digits, duration, gigabytes, short, table
 from cs336_lib.system.datasheets import DATASHEET, Device
@@ -251,7 +250,7 @@ USUAL: dict[str, Any] = {
     "recompute": "selective",
 }
 
-MFU = {"palm": "as in PaLM: all keys", "causal": "causal: keys that the mask lets through"}
+SAVE, RESTART = 60.0, 600.0  # seconds of a checkpoint, and from a failure to the next step
 WAITS = ("tensor", "expert", "context", "pipeline", "data")
 
 
@@ -277,28 +276,21 @@ def simulation(**options: Any) -> str:
     seq = training_length(found.architecture, wanted.seq)
     batch = wanted.batch or 2 * wanted.gpus
     how: dict[str, Any] = stacks.settings(wanted)
-    work = Workload(found.architecture, Layout(), seq, straggler=wanted.straggler, **how)
+    work = Workload(found.architecture, Layout(), seq, **how)
     if not (wanted.tp and wanted.pp):
         return sweep_table(found.title, work, cluster, wanted, batch)
     layout = layout_of(wanted, found.architecture, batch, seq)
     work = replace(work, layout=layout, recompute=(USUAL | given(wanted))["recompute"])
-    return step_table(found.title, work, cluster, wanted)
+    return step_table(found.title, work, cluster)
 
 
 def check_simulate(wanted: SimulateConfig) -> None:
     """Raise `UserError` unless every option is in range."""
-    for names, low, numbers in (
-        (("gpus", "cp", "ep", "chunks", "micro_batch"), 1, "a number from 1"),
-        (("tp", "pp", "dp", "batch"), 0, "a number from 0"),
-        (("save", "restart"), 1e-3, "0.001"),
-        (("straggler",), 1, "1"),
-    ):
-        for name in names:
-            value = getattr(wanted, name)
-            if value is not None and not low <= value <= 10**6:
-                raise UserError(f"{name} is {value}; {numbers} to 1000000 expected")
-    if wanted.zero not in (None, 0, 1, 2, 3):
-        raise UserError(f"zero is {wanted.zero}; 0, 1, 2 or 3 expected")
+    sizes = dict.fromkeys(("gpus", "cp", "ep", "chunks", "micro_batch"), 1)
+    for name, low in (sizes | dict.fromkeys(("tp", "pp", "dp", "batch"), 0)).items():
+        value = getattr(wanted, name)
+        if value is not None and not low <= value <= 10**6:
+            raise UserError(f"{name} is {value}; a number from {low} to 1000000 expected")
 
 
 def given(wanted: SimulateConfig) -> dict[str, Any]:
@@ -310,33 +302,14 @@ def layout_of(wanted: SimulateConfig, a: Architecture, batch: int, seq: int) -> 
     """Return the layout of a simulation.
 
     Raises:
-        UserError: If the devices, the batch or the model can't be divided in this way. The message
-            has the flags of the nearest layout that fits.
+        UserError: If the devices, the batch or the model can't be divided in this way.
     """
-    gpus, one = wanted.gpus, wanted.tp * wanted.pp * wanted.cp
-    layout = chosen_layout(wanted, wanted.dp or max(1, round(gpus / one)), batch)
-    ways, problem = f"tp {layout.tp} x pp {layout.pp} x cp {layout.cp}", ""
-    dp, near = layout.dp, layout
-    step = dp * layout.micro_batch * (layout.pp if layout.chunks > 1 else 1)
-    if gpus % one:
-        problem = f"{gpus} GPUs can't be divided by {ways} = {one}"
-    elif dp * one != gpus:
-        problem = f"dp {dp} x {ways} = {dp * one}, not {gpus} GPUs"
-        near = chosen_layout(wanted, gpus // one, batch)
-    elif batch % step:
-        problem = f"batch {batch} isn't a multiple of {step}, which {dp} replicas take at a time"
-    if problem := problem or traffic.misfit(a, layout, seq):
-        raise UserError(f"{problem}; the nearest layout has {nearest_flags(wanted, a, near, seq)}")
-    return layout
-
-
-def chosen_layout(wanted: SimulateConfig, dp: int, batch: int) -> Layout:
-    """Return the layout that the flags choose, with the nearest batch that `dp` replicas share."""
-    fields = USUAL | given(wanted)
-    size, chunks = fields["micro_batch"], fields["chunks"]
+    gpus, fields = wanted.gpus, USUAL | given(wanted)
+    one = wanted.tp * wanted.pp * wanted.cp
+    dp = wanted.dp or max(1, gpus // one)
+    chunks, size = fields["chunks"], fields["micro_batch"]
     step = dp * size * (wanted.pp if chunks > 1 else 1)
-    interleaved = chunks > 1 and wanted.schedule == "1f1b"
-    return Layout(
+    layout = Layout(
         dp=dp,
         tp=wanted.tp,
         pp=wanted.pp,
@@ -344,30 +317,19 @@ def chosen_layout(wanted: SimulateConfig, dp: int, batch: int) -> Layout:
         ep=fields["ep"],
         zero=fields["zero"],
         micro_batch=size,
-        micro_batches=max(1, round(batch / step)) * step // dp // size,
-        schedule="interleaved" if interleaved else wanted.schedule,
+        micro_batches=batch // dp // size,
+        schedule=schedule_of(wanted.schedule, chunks),
         chunks=chunks,
     )
-
-
-def one_of(names: list[str]) -> str:
-    """Write the flags of some fields, of which one is enough."""
-    return " or ".join(f"--{name.replace('_', '-')}" for name in names)
-
-
-def nearest_flags(wanted: SimulateConfig, a: Architecture, layout: Layout, seq: int) -> str:
-    """Return the flags that turn a layout into the nearest one in which the model fits."""
-    nearest = traffic.nearest_fit(a, layout, seq)
-    ways = ("tp", "pp", "cp", "ep", "chunks")
-    flags = {way: getattr(nearest, way) for way in ways}
-    changed = {way: size for way, size in flags.items() if size != getattr(layout, way)}
-    if nearest.devices != wanted.gpus:
-        changed["gpus"] = nearest.devices
-    if nearest.batch != (wanted.batch or 2 * nearest.devices):
-        changed["batch"] = nearest.batch
-    if wanted.dp not in (0, nearest.dp):
-        changed["dp"] = nearest.dp
-    return written(changed)
+    problem = traffic.misfit(a, layout, seq)
+    if dp * one != gpus:
+        ways = f"dp {dp} x tp {layout.tp} x pp {layout.pp} x cp {layout.cp}"
+        problem = f"{ways} = {dp * one}, not {gpus} GPUs"
+    elif batch % step:
+        problem = f"batch {batch} isn't a multiple of {step}, which {dp} replicas take at a time"
+    if problem:
+        raise UserError(f"{problem}; leave out --tp or --pp to list the layouts that fit")
+    return layout
 
 
 def written(flags: Mapping[str, Any]) -> str:
@@ -375,25 +337,29 @@ def written(flags: Mapping[str, Any]) -> str:
     return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in flags.items())
 
 
-def step_table(title: str, work: Workload, cluster: Cluster, wanted: SimulateConfig) -> str:
+def step_table(title: str, work: Workload, cluster: Cluster) -> str:
     """Format a simulated step with its memory, traffic and goodput."""
     layout, devices = work.layout, work.layout.devices
     step = simulate(work, cluster)
     held = memory(work)
     total, there = sum(held.values()), cluster.device.memory
     kinds = ", ".join(f"{gigabytes(size)} {kind}" for kind, size in held.items() if size)
-    fits = "it fits" if total <= there else f"too much; {remedy(work, there)}"
+    fits = (
+        "it fits"
+        if total <= there
+        else "too much; try --recompute full, --micro-batch 1, --zero 3 or a larger --tp"
+    )
     sent = traffic.traffic(work.architecture, layout, work.seq)
     moved = ", ".join(f"{gigabytes(size)} {kind}" for kind, size in sent.items() if size)
     over = cluster.inner.name
     if devices > cluster.machine:
         over += f", and {cluster.outer.name} between machines of {cluster.machine:,}"
-    interval = best_interval(devices, wanted.save)
-    good = goodput(devices, wanted.save, wanted.restart, interval)
+    interval = best_interval(devices, SAVE)
+    good = goodput(devices, SAVE, RESTART, interval)
     low, high = (digits(float(f"{limit:.2g}")) for limit in interval_of(step.seconds))
     speed = layout.batch * work.seq / step.seconds
     ways = f"dp {layout.dp}, tp {layout.tp}, pp {layout.pp}, cp {layout.cp}, ep {layout.ep}"
-    text = f"""\
+    return f"""\
 {title} on {devices:,} x {cluster.device.name}
   layout   {ways}, ZeRO-{layout.zero}, {layout.schedule}, {layout.micro_batches} micro-batches of \
 {layout.micro_batch} x {work.seq:,} tokens
@@ -401,18 +367,13 @@ def step_table(title: str, work: Workload, cluster: Cluster, wanted: SimulateCon
   expect   {low} to {high} s, as in 8 of 10 papers whose steps weren't fitted
   program  {program(work)}
   waits    {seconds(step, WAITS) or "never"}
-  speed    {mfu(work, step, wanted):.1%} MFU ({MFU[wanted.convention]}), {speed:,.0f} tokens/s
+  speed    {step.mfu:.1%} MFU (as in PaLM: all keys), {speed:,.0f} tokens/s
   memory   {kinds}
            {gigabytes(total)} of {gigabytes(there)}; {fits}
   sends    {f"{moved} from each device in a step" if moved else "nothing"}
   links    {over}
   failures one in {duration(3600 / FAILURES_PER_DEVICE_HOUR / devices)}, and with a \
 checkpoint every {duration(interval)}, {good:.0%} of the time counts"""
-    if wanted.straggler > 1:
-        usual = simulate(replace(work, straggler=1.0), cluster)
-        text += f"\n  slow     a stage {wanted.straggler:g} times as slow makes the step "
-        text += f"{step.seconds / usual.seconds:.2f} times as long"
-    return text
 
 
 def program(work: Workload) -> str:
@@ -426,34 +387,6 @@ def program(work: Workload) -> str:
             *["no overlap of data parallelism"] * (not work.overlap),
         ]
     )
-
-
-def mfu(work: Workload, step: Step, wanted: SimulateConfig) -> float:
-    """Return the MFU of a step in the wanted convention."""
-    flops = accounting.train_flops_per_token
-    counted = flops(work.architecture, work.seq, wanted.convention)
-    return step.mfu * counted / flops(work.architecture, work.seq)
-
-
-def remedy(work: Workload, there: float) -> str:
-    """Name the smallest change with which a step fits into `there` bytes of each device."""
-    layout, full = work.layout, replace(work, recompute="full")
-    small = replace(layout, micro_batch=1, micro_batches=layout.batch // layout.dp)
-    tried = {
-        "--recompute selective": replace(work, recompute="selective"),
-        "--recompute full": full,
-        "--recompute full --micro-batch 1": replace(full, layout=small),
-        "--recompute full --micro-batch 1 --zero 3": replace(full, layout=replace(small, zero=3)),
-    }
-    for tp in (2, 4, 8):
-        dp, left = divmod(layout.dp * layout.tp, tp)
-        wider = replace(small, zero=3, tp=tp, dp=dp, micro_batches=layout.batch // max(dp, 1))
-        if tp > layout.tp and not left and not traffic.misfit(work.architecture, wider, work.seq):
-            flags = f"--recompute full --micro-batch 1 --zero 3 --tp {tp} --dp {dp}"
-            tried[flags] = replace(full, layout=wider)
-    fitting = (flags for flags, way in tried.items() if sum(memory(way).values()) <= there)
-    found = next(fitting, "")
-    return f"it fits with {found}" if found else "use more or larger GPUs, or a shorter --seq"
 
 
 def seconds(step: Step, kinds: tuple[str, ...]) -> str:
@@ -487,87 +420,34 @@ def fixed_fields(wanted: SimulateConfig) -> dict[str, Any]:
     return fixed
 
 
-def obstacle(work: Workload, gpus: int, fixed: Mapping[str, Any]) -> str:
-    """Return why the flags exclude every layout, or "" if only memory or the batch do."""
-    ways = {name: fixed[name] for name in ("tp", "pp", "dp", "cp") if name in fixed}
-    if gpus % (one := math.prod(ways.values())):
-        product = " x ".join(f"{name} {size}" for name, size in ways.items())
-        total = f" = {one}" if len(ways) > 1 else ""
-        return f"{gpus} GPUs can't be divided by {product}{total}"
-    # The first layout to which all flags apply. It has enough micro-batches for every schedule.
-    shape = {name: value for name, value in fixed.items() if name != "recompute"}
-    passes = 2 * fixed.get("pp", 2)
-    least = {"pp": 2, "dp": fixed.get("ep", 1), "micro_batches": passes, **shape}
-    return traffic.misfit(work.architecture, Layout(**least), work.seq)
-
-
-def mending(
-    work: Workload, cluster: Cluster, wanted: SimulateConfig, batch: int, fixed: Mapping[str, Any]
-) -> str:
-    """Return the smallest change of flags with which some layout fits."""
-    gpus, size = wanted.gpus, fixed.get("micro_batch", 1)
-
-    def fits(gpus: int, batch: int, fixed: Mapping[str, Any]) -> bool:
-        return next(candidates(work, cluster, gpus, batch, fixed), None) is not None
-
-    def without(name: str) -> dict[str, Any]:
-        return {other: value for other, value in fixed.items() if other != name}
-
-    # With a multiple of this batch, every way to split the GPUs has enough micro-batches.
-    unit = gpus * size * (2 if fixed.get("schedule") == "dualpipe" else 1)
-    below, above = max(1, batch // unit) * unit, -(-batch // unit) * unit
-    batches = sorted({below, above} - {batch}, key=lambda other: abs(other - batch))
-    advice = [f"use --batch {other}" for other in batches if fits(gpus, other, fixed)][:1]
-    if names := [name for name in fixed if fits(gpus, batch, without(name))]:
-        advice.append(f"leave out {one_of(names)}")
-    if advice:
-        return " or ".join(advice)
-    one = math.prod(fixed.get(name, 1) for name in ("tp", "pp", "dp", "cp"))
-    near = {one * max(1, gpus // one), one * -(-gpus // one)} - {gpus}
-    for more in [*sorted(near), *(gpus * 2**power for power in range(1, 12))]:
-        for other in sorted({wanted.batch or 2 * more, 2 * more * size}):
-            if fits(more, other, fixed):
-                usual = other == (wanted.batch or 2 * more)
-                return f"use {written({'gpus': more} | ({} if usual else {'batch': other}))}"
-    if len(fixed) > 1 and fits(gpus, batch, {}):
-        return f"leave out {written(fixed)}"
-    if obstacle(work, gpus, fixed):
-        names = [name for name in fixed if not obstacle(work, gpus, without(name))]
-        return f"leave out {one_of(names or list(fixed))}, and use more --gpus or other --hardware"
-    return "use other --hardware or a shorter --seq"
-
-
 def sweep_table(
     title: str, work: Workload, cluster: Cluster, wanted: SimulateConfig, batch: int
 ) -> str:
     """Format the fastest layouts that fit into memory.
 
     Raises:
-        UserError: If no layout fits. The message names the flags that mend it.
+        UserError: If no layout fits.
     """
     gpus, fixed = wanted.gpus, fixed_fields(wanted)
+    head = (
+        f"{title} on {gpus:,} x {cluster.device.name}, {batch:,} sequences of {work.seq:,} tokens"
+    )
     found = sweep(work, cluster, gpus, batch, fixed)
     if not found:
-        flags = f" and {written(fixed)}" if fixed else ""
-        limits = f"{gpus} x {cluster.device.name} with batch {batch}{flags}"
-        problem = obstacle(work, gpus, fixed) or f"no layout of {title} fits on {limits}"
-        raise UserError(f"{problem}; {mending(work, cluster, wanted, batch, fixed)}")
+        flags = f" with {written(fixed)}" if fixed else ""
+        remedy = "leave out flags, or use more --gpus, or a multiple of them as --batch"
+        raise UserError(f"no layout fits {head}{flags}; {remedy}")
     rows: list[tuple[str, ...]] = [
         ("tp", "pp", "dp", "ep", "chunks", "ZeRO", "micro-batch", "recompute", "step", "MFU")
     ]
     for tried, step in found[:10]:
         at = tried.layout
         cells = (at.tp, at.pp, at.dp, at.ep, at.chunks, at.zero, at.micro_batch, tried.recompute)
-        rows.append(
-            (*map(str, cells), f"{digits(step.seconds)} s", f"{mfu(tried, step, wanted):.1%}")
-        )
+        rows.append((*map(str, cells), f"{digits(step.seconds)} s", f"{step.mfu:.1%}"))
     lines = "\n".join(table(rows))
-    head = (
-        f"{title} on {gpus:,} x {cluster.device.name}, {batch:,} sequences of {work.seq:,} tokens"
-    ) + "".join(f", {name} {fixed[name]}" for name in ("cp", "schedule") if name in fixed)
-    counted = MFU[wanted.convention].partition(":")[0]
+    head += "".join(f", {name} {fixed[name]}" for name in ("cp", "schedule") if name in fixed)
     return f"""\
-{head}; MFU {counted}; expect {SPREAD[0]:g} to {SPREAD[1]:g} times as long
+{head}; MFU as in PaLM; expect {SPREAD[0]:g} to {SPREAD[1]:g} times as long
 {lines}
 {len(found)} layouts fit, and these are the fastest. tp x pp GPUs (tensor, pipeline) share a model,
 dp is the number of its copies, and ep GPUs share its experts. For details of the first, run

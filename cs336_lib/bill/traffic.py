@@ -1,20 +1,12 @@
 """Count the bytes that each device sends in a training step, by kind of parallelism."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from cs336_lib.accounting import (
-    Architecture,
-    attention_matrices,
-    attention_vectors,
-    mlp_matrices,
-    mlp_vectors,
-    parameter_counts,
-)
+from cs336_lib.accounting import Architecture, parameter_counts
 from cs336_lib.config import UserError
 
-Schedule = Literal["gpipe", "1f1b", "interleaved", "zb-h1", "dualpipe"]
+Schedule = Literal["gpipe", "1f1b", "interleaved", "dualpipe"]
 
 LOW, HIGH = 2, 4  # bytes of bf16 activations and weights, and of fp32 gradients
 
@@ -65,6 +57,11 @@ class Layout:
         )
 
 
+def schedule_of(schedule: Schedule, chunks: int) -> Schedule:
+    """Return the schedule of a pipeline with these chunks on each stage."""
+    return "interleaved" if chunks > 1 and schedule == "1f1b" else schedule
+
+
 def misfit(a: Architecture, layout: Layout, seq: int) -> str:
     """Return why a model can't be spread in this way, or "" if it can."""
     stages = layout.pp * layout.chunks
@@ -81,8 +78,7 @@ def misfit(a: Architecture, layout: Layout, seq: int) -> str:
         f"{layout.micro_batches} micro-batches can't be interleaved over pp {layout.pp}": (
             layout.chunks > 1 and layout.micro_batches % layout.pp
         ),
-        f"{layout.schedule} has one chunk on each stage": layout.chunks > 1
-        and layout.schedule in ("zb-h1", "dualpipe"),
+        "dualpipe has one chunk on each stage": layout.chunks > 1 and layout.schedule == "dualpipe",
         f"dualpipe has an even pp and an even number of micro-batches, at least 2 x pp; pp is "
         f"{layout.pp}, with {layout.micro_batches} micro-batches": layout.schedule == "dualpipe"
         and (layout.pp % 2 or layout.micro_batches % 2 or layout.micro_batches < 2 * layout.pp),
@@ -91,45 +87,11 @@ def misfit(a: Architecture, layout: Layout, seq: int) -> str:
 
 
 def require_fit(a: Architecture, layout: Layout, seq: int) -> None:
-    """Raise `UserError` with the nearest layout if a model can't be spread in this way."""
+    """Raise `UserError` if a model can't be spread in this way."""
     if layout.zero not in (0, 1, 2, 3):
         raise UserError(f"zero is {layout.zero}; 0, 1, 2 or 3 expected")
     if problem := misfit(a, layout, seq):
-        raise UserError(f"{problem}; the nearest layout is {nearest_fit(a, layout, seq)}")
-
-
-def nearest_fit(a: Architecture, layout: Layout, seq: int) -> Layout:
-    """Return the layout nearest to this one in which a model fits.
-
-    Each way to split takes the nearest number that divides, and the smaller of two. The number of
-    devices and the batch then stay as near as possible.
-    """
-
-    def nearest(wanted: float, choices: Iterable[int]) -> int:
-        return min(choices, key=lambda n: (abs(n - wanted), n))
-
-    tp = nearest(
-        layout.tp, (n for n in range(1, min(a.n_head, 2 * layout.tp) + 1) if a.n_head % n == 0)
-    )
-    cp = nearest(
-        layout.cp,
-        (n for n in range(1, min(seq, 2 * layout.cp) + 1) if n == 1 or seq % (2 * n) == 0),
-    )
-    both_ways = layout.schedule == "dualpipe"
-    chunks = 1 if both_ways or layout.schedule == "zb-h1" else min(layout.chunks, a.n_layer + 2)
-    pp = min(layout.pp, (a.n_layer + 2) // chunks)
-    pp = max(2, pp // 2 * 2) if both_ways else pp
-    dp = max(1, round(layout.devices / (tp * pp * cp)))
-    ep = nearest(
-        layout.ep,
-        (n for n in range(1, min(dp, 2 * layout.ep) + 1) if dp % n == 0 == a.n_expert % n),
-    )
-    if not a.n_expert:
-        ep = 1
-    together = pp if chunks > 1 else 2 if both_ways else 1
-    passes = max(1, round(layout.batch / (dp * layout.micro_batch * together))) * together
-    passes = max(passes, 2 * pp) if both_ways else passes
-    return replace(layout, dp=dp, tp=tp, pp=pp, cp=cp, ep=ep, chunks=chunks, micro_batches=passes)
+        raise UserError(problem)
 
 
 # Bytes that a device sends in a ring of n devices, for a tensor of `size` bytes in all
@@ -150,13 +112,10 @@ def layer_parameters(a: Architecture, layout: Layout) -> tuple[float, float]:
 
     Tensor parallelism splits matrices and not vectors, and a stage has 1 / pp of the layers.
     """
-    width = mlp_matrices(a, a.mlp_width) + mlp_vectors(a, a.mlp_width)
-    expert = mlp_matrices(a, a.expert_width) + mlp_vectors(a, a.expert_width)
-    shared = a.expert_layers * (a.n_shared * expert + a.router_size)
-    attention = a.n_layer * (attention_matrices(a) + attention_vectors(a))
-    norms = a.block_norms * a.n_layer * a.norm_size
-    outside = (attention + a.dense_layers * width + shared) / layout.tp + norms
-    experts = a.expert_layers * a.n_expert * expert / layout.tp / layout.ep
+    counts = parameter_counts(a)
+    split = sum(counts[part] for part in ("attention", "mlp", "shared experts", "router"))
+    outside = split / layout.tp + counts["norms"] - a.norm_size  # without the last norm
+    experts = counts["experts"] / layout.tp / layout.ep
     return outside / layout.pp, experts / layout.pp
 
 
@@ -186,7 +145,7 @@ def replicas(a: Architecture, layout: Layout) -> tuple[Replicas, ...]:
     outside, experts = layer_parameters(a, layout)
     root = (counts["wte"] + counts["wpe"]) / layout.tp
     if layout.pp == 1:
-        root += counts["output"] / layout.tp + a.end_norms * a.norm_size
+        root += counts["output"] / layout.tp + a.norm_size
     shared = layout.dp * layout.cp
     return (
         Replicas(root, 0, shared, layout.tp),

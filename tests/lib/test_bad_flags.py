@@ -96,8 +96,8 @@ BAD: list[tuple[list[str], dict[str, list[str]]]] = [
     (["prepare", "--out", "new", "file.txt"], {"out": NEW_DIRS, "val-fraction": ["0", "nan"]}),
     (["prepare", "--out", "new", "file.txt"], {"workers": ["0", HUGE], "shard-tokens": ["1"]}),
     (["prepare", "--out", "new", "--tokenizer", "char"], {"": FILES}),
-    (["estimate", "--params", "1e9"], {"mfu": ["0", "nan"], "gpus": [HUGE], "config": ["x"]}),
-    (["simulate", "--tp", "2"], {"model": RUN_DIRS[1:], "outer": ["", "\n"], "save": ["inf"]}),
+    (["estimate", "--params", "1e9"], {"mfu": ["0", "nan"], "gpus": [HUGE]}),
+    (["simulate", "--tp", "2"], {"model": RUN_DIRS[1:], "outer": ["", "\n"]}),
     (["export", "--run-dir", "run", "--out", "new"], {"out": NEW_DIRS}),
     (["compare"], {"": RUN_DIRS}),
     (["compare", "run"], {"out": ["", "file.txt", "new.jpeg", "file.txt/a.png"]}),
@@ -132,8 +132,6 @@ CONTRADICTIONS = [
     (["prepare", "--out", "new"], "name text"),
     (["prepare", "file.txt", "--out", "new", "--hub", "x"], "or else"),
     (["estimate", "--tokens", "1e9"], "days of training need both"),
-    (["estimate", "--here", "--gpus", "8"], "takes only --config"),
-    (["estimate", "--here", "--config", "file.txt"], "file.txt: not JSON"),
     ([*TRAIN, "--run-dir", "a\nb", "--train-data", "c\nd"], "no file matches"),
 ]
 

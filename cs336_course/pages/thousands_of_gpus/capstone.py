@@ -1,6 +1,7 @@
 """The order that the side trip answers: a budget, a cluster, and the model that is wanted."""
 
 from dataclasses import replace
+from itertools import accumulate, pairwise
 
 from cs336_lib.bill.memory import Recompute
 from cs336_lib.bill.models import model
@@ -41,4 +42,5 @@ def squares(work: Workload) -> dict[str, int]:
         "waiting for sums": parts["tensor"] / step.seconds,
         "waiting for weights": parts["data"] / step.seconds,
     }
-    return {part: round(rented * share) for part, share in shares.items()}
+    ends = [round(rented * end) for end in accumulate(shares.values(), initial=0.0)]
+    return {part: end - start for part, (start, end) in zip(shares, pairwise(ends), strict=True)}

@@ -233,7 +233,7 @@ def test_the_first_stage_keeps_several_micro_batches():
 
     Korthikanti et al. (2022), equation 5 and the text after it; DeepSeek-AI (2024), table 2.
     """
-    one = memory.moments(LLAMA, Layout(), 8192)["mlp"]["activations"]
+    one = dict(memory.moments(LLAMA, Layout(), 8192))["mlp"]["activations"]
     for layout, alive in (
         (Layout(pp=4, micro_batches=8), 4),
         (Layout(pp=4, micro_batches=2), 2),
@@ -241,7 +241,7 @@ def test_the_first_stage_keeps_several_micro_batches():
         (Layout(pp=4, micro_batches=8, chunks=2, schedule="interleaved"), 4 * (1 + 3 / 8)),
         (Layout(pp=4, micro_batches=8, schedule="dualpipe"), 5),
     ):
-        now = memory.moments(LLAMA, layout, 8192)["mlp on the first stage"]["activations"]
+        now = dict(memory.moments(LLAMA, layout, 8192))["mlp on the first stage"]["activations"]
         assert now == pytest.approx(one * alive / 4), layout
     usual, both = (
         memory.peak(LLAMA, Layout(pp=4, micro_batches=8, schedule=schedule), 8192)

@@ -53,10 +53,16 @@ def test_the_constants_are_those_of_the_fit_and_each_paper_was_left_out():
 
 def test_the_page_has_every_table():
     page = (DATA.parent / "docs" / "published_runs.md").read_text()
-    for name in ("stack_table", "held_out_table", "program_table", "step_table", "source_table"):
-        assert getattr(published_tables, name)() in page, name
+    for table in published_tables.TABLES:
+        assert table() in page, table
     low, high = simulate.SPREAD
     assert f"between {low:g} and {high:g} times as long" in page
+
+
+def test_each_published_step_fits_its_devices_or_says_why_not():
+    for name, step in STEPS.items():
+        fits = sum(simulate.memory(step.work).values()) <= step.cluster.device.memory
+        assert fits == (not step.too_large), name
 
 
 # Pipelines
@@ -81,36 +87,44 @@ def test_the_bubble_of_the_events_is_the_one_of_the_formula():
         assert idle == pytest.approx(expected, rel=1e-3, abs=1e-9), layout
 
 
-def test_zb_h1_and_dualpipe_wait_as_in_their_papers(monkeypatch):
-    """(p - 1) (F + B - W), and (p / 2 - 1) (F&B + B - 3 W), where B includes W.
+def test_dualpipe_waits_as_in_its_paper():
+    """(p / 2 - 1) (F&B + B - 3 W), where B includes W (DeepSeek-AI 2024, table 2)."""
+    work = work_of(Layout(pp=8, micro_batches=20, schedule="dualpipe"))
+    forward, backward = (places[0] for places in simulate.pass_seconds(work, H100S).values())
+    weights = 6 * simulate.layer_passes(work, H100S).forward.matrices  # of 48 layers on 8 devices
+    idle = simulate.dualpipe_seconds(work, H100S) - 20 * (forward + backward)
+    assert idle == pytest.approx(3 * (forward + 2 * backward - 3 * weights), rel=1e-3)
 
-    Qi et al. 2023, table 2, and DeepSeek-AI 2024, table 2.
-    """
-    fast = Cluster(DATASHEET["h100"], INSTANT, INSTANT)
-    zero_bubble = work_of(Layout(pp=4, micro_batches=8, schedule="zb-h1"))
-    both_ways = work_of(Layout(pp=8, micro_batches=20, schedule="dualpipe"))
-    for forward, inputs, weights in ((1, 1, 1), (6, 7, 5)):
-        seconds = {"forward": forward, "backward": inputs, "weights": weights}
-        places = {kind: [one] * 8 for kind, one in seconds.items()}
-        monkeypatch.setattr(simulate, "pass_seconds", lambda *_, found=places: found)
-        busy = sum(seconds.values())
-        idle = simulate.pipeline_seconds(zero_bubble, fast) - 8 * busy
-        assert idle == pytest.approx(3 * (forward + inputs - weights))
-        idle = simulate.dualpipe_seconds(both_ways, H100S) - 20 * busy
-        assert idle == pytest.approx(3 * (forward + 2 * inputs - weights))
+
+def test_what_is_computed_again_is_what_memory_lacks():
+    """Selective recomputation repeats half of the matmuls, or the scores that would be stored."""
+    for fused in (True, False):
+        work = work_of(Layout(), fused_attention=fused)
+        computing = simulate.computing_pass(work, H100S)
+        backward, selective, full = (
+            simulate.layer_passes(replace(work, recompute=recompute), H100S).backward
+            for recompute in ("none", "selective", "full")
+        )
+        half = computing.matrices / 2 if fused else 0
+        assert selective.matrices - backward.matrices == pytest.approx(half)
+        scores = 0 if fused else computing.attention
+        assert selective.attention - backward.attention == pytest.approx(scores)
+        assert full == pytest.approx(backward.plus(computing))
+        of = [
+            sum(simulate.memory(replace(work, recompute=r)).values()) for r in ("none", "selective")
+        ]
+        assert of[1] < of[0]
 
 
 def test_a_long_step_takes_as_long_as_its_events():
     for layout in (
         Layout(pp=4, micro_batches=21),
         Layout(pp=4, micro_batches=20, schedule="gpipe"),
-        Layout(pp=4, micro_batches=27, schedule="zb-h1"),
         Layout(pp=4, micro_batches=24, schedule="interleaved", chunks=4),
     ):
-        for straggler in (1.0, 1.7):
-            work = work_of(layout, straggler=straggler)
-            last = max(event.end for event in simulate.pipeline_events(work, H100S))
-            assert simulate.pipeline_seconds(work, H100S) == pytest.approx(last, rel=1e-9)
+        work = work_of(layout)
+        last = max(event.end for event in simulate.pipeline_events(work, H100S))
+        assert simulate.pipeline_seconds(work, H100S) == pytest.approx(last, rel=1e-9)
 
 
 # Links and waiting
@@ -130,16 +144,10 @@ def test_a_collective_has_the_slowest_of_its_links():
     # 7 others inside would take as long as the slower level only if NVLink had 7/8 of a card
     slow = replace(ideal, inner=replace(ideal.inner, bandwidth=10e9))
     assert slow.bandwidth(16, 1, "all-to-all") == pytest.approx(10e9 * 15 / 7)
-    # A ring leaves a pod of 3,072 once. The pod has 3,072 cards, and a seventh of them upwards.
-    pods = replace(ideal, switch=3072, oversubscription=7)
-    assert pods.bandwidth(128, 128) == 50e9  # 128 rings share 439 cards
-    assert pods.bandwidth(8, 3072) == pytest.approx(50e9 / 7)  # each device has its own ring
-    assert pods.bandwidth(8, 3072, "all-to-all") == pytest.approx(50e9 / 7)
-    assert pods.bandwidth(384, 8) == 50e9  # inside of a pod
 
 
-def test_limits_are_near_their_formulas():
-    """A model without attention and elementwise operators to speak of has the formulas' limits."""
+def test_the_limit_is_near_its_formula():
+    """A model without attention and elementwise operators to speak of has the formula's limit."""
     wide = replace(DENSE, n_embd=2**20, mlp_width=2**22, n_head=8, n_kv_head=8, vocab_size=1)
     cluster = replace(H100S.ideal, device=replace(H100S.device, bandwidth=1e18))
     flops = 989.5e12
@@ -147,10 +155,6 @@ def test_limits_are_near_their_formulas():
         work = Workload(wide, Layout(dp=2**20, zero=zero), 4096)
         expected = factor * flops / 400e9
         assert limits.data_limit(work, cluster) == pytest.approx(expected, rel=0.01)
-    cards = replace(work, layout=replace(work.layout, tp=8))
-    matrices = accounting.matmul_parameters(wide) / wide.n_layer
-    expected = 1 + matrices * 450e9 / (4 * wide.n_embd * flops)
-    assert limits.tensor_limit(cards, cluster) == pytest.approx(expected, rel=0.01)
 
 
 def test_llama_3_trained_for_nine_tenths_of_its_time():
@@ -187,9 +191,7 @@ def test_the_command_prints_a_step_and_a_sweep(capsys):
     seconds = [step.seconds for _, step in found]
     assert seconds == sorted(seconds)
     options = {"model": "llama3-70b", "batch": 512, "recompute": "none", "pp": 1}
-    said = text.simulation(gpus=64, tp=1, **options)
-    assert "too much; it fits with --recompute full" in said
-    assert "too much; use more or larger GPUs" in text.simulation(gpus=8, tp=8, **options)
+    assert "too much; try --recompute full" in text.simulation(gpus=64, tp=1, **options)
 
 
 EVERY_FLAG = {
@@ -197,7 +199,6 @@ EVERY_FLAG = {
     **{"stack": "megatron-2021", "attention": "eager", "sequence": False, "overlap": False},
     **{"async_tp": True, "batch": 64, "seq": 1024, "tp": 4, "pp": 4, "cp": 2, "ep": 2, "zero": 1},
     **{"chunks": 2, "schedule": "gpipe", "micro_batch": 2, "recompute": "none"},
-    **{"convention": "causal", "straggler": 2.0, "save": 5.0, "restart": 86_400.0},
 }
 
 
@@ -214,18 +215,16 @@ def test_every_flag_counts():
 
 MISFITS = [
     ({"model": "gpt2", "hardware": "mi355x"}, "no inner link of .* is known; .* --inner$"),
-    ({"cp": 3}, "8 GPUs can't be divided by cp 3"),
-    ({"ep": 2}, "a model without experts has ep 1"),
-    ({"gpus": 1, "schedule": "dualpipe"}, "no layout .* fits on 1 x .* --schedule dualpipe"),
+    ({"cp": 3}, "no layout fits Llama 3 8B on 8 x .* tokens with --cp 3; leave out flags, or"),
+    ({"ep": 2, "tp": 1, "pp": 1}, "a model without experts has ep 1; leave out --tp or --pp"),
     ({"zero": 4, "tp": 1}, "zero is 4; 0, 1, 2 or 3 expected"),
-    ({"micro_batch": 3}, "no layout .* --micro-batch 3; use --batch 24 or leave out --micro-batch"),
-    ({"gpus": 100, "tp": 8, "pp": 1}, "100 GPUs can't .* nearest layout has --gpus 96 --batch 204"),
-    ({"tp": 1, "pp": 1, "batch": 20}, "batch 20 isn't a multiple of 8.* has --batch 16"),
-    ({"gpus": 3, "tp": 3, "pp": 1}, "32 query heads .* tp 3; .* has --tp 2 --gpus 4"),
-    ({"model": "llama3-405b", "gpus": 8}, "no layout of Llama 3.1 405B fits on 8 x NVIDIA"),
+    ({"micro_batch": 3}, "no layout .* 16 sequences .* with --micro-batch 3; leave out"),
+    ({"gpus": 100, "tp": 8, "pp": 1}, "dp 12 x tp 8 x pp 1 x cp 1 = 96, not 100 GPUs; leave"),
+    ({"tp": 1, "pp": 1, "batch": 20}, "batch 20 isn't a multiple of 8, which 8 replicas"),
+    ({"gpus": 3, "tp": 3, "pp": 1}, "32 query heads .* tp 3; leave out --tp or --pp"),
+    ({"model": "llama3-405b", "gpus": 8}, "no layout fits Llama 3.1 405B on 8 x NVIDIA"),
     ({"inner": "string"}, "inner 'string' is unknown; one of nvlink3"),
-    ({"straggler": 0.5}, "straggler is 0.5; 1 to 1000000 expected"),
-    ({"gpus": 64, "dp": 4, "tp": 8, "pp": 4}, "cp 1 = 128, not 64 GPUs; .* has --dp 2"),
+    ({"gpus": 64, "dp": 4, "tp": 8, "pp": 4}, "cp 1 = 128, not 64 GPUs; leave out --tp"),
 ]
 
 
