@@ -34,7 +34,7 @@ def test_a_handout_has_everything_but_solutions_and_outputs(tmp_path, course):
         assert [c.id for c in left.cells if "hint" in c.metadata.get("tags", [])] == [
             c.id for c in cells if "hint" in c.metadata.get("tags", [])
         ]
-    assert solutions > 40
+    assert solutions  # otherwise nothing was left out
     assert "*.ipynb merge=notebook\n" in (tmp_path / ".gitattributes").read_text()
 
 
