@@ -405,10 +405,15 @@ def read_examples(path: str, encode) -> list[tuple[list[int], list[list[int]], i
     """Read HellaSwag's examples: tokens of a context and of four endings, and which is right."""
     try:
         rows = [json.loads(row) for row in Path(path).read_text("utf-8").split("\n") if row] or [{}]
-        endings = [[encode(" " + row["endings"][i]) for i in range(4)] for row in rows]
-        return [(encode(r["ctx"]), e, int(r["label"])) for r, e in zip(rows, endings, strict=True)]
+        examples = []
+        for row in rows:
+            a, b, c, d = (encode(" " + ending) for ending in row["endings"])
+            label = ["0", "1", "2", "3"].index(str(row["label"]))
+            examples.append((encode(row["ctx"]), [a, b, c, d], label))
+        return examples
     except (OSError, ValueError, LookupError, TypeError) as error:
-        raise SystemExit(f"{path}: {error!r}; lines of ctx, endings and label expected") from None
+        wanted = "lines with ctx, four endings and a label of 0 to 3"
+        raise SystemExit(f"{path}: {error!r}; {wanted} expected") from None
 
 
 @torch.no_grad()

@@ -209,7 +209,16 @@ def test_data_that_is_too_short_or_no_whole_shard_is_refused(file, config, split
         assert path.name in said(file, config)
 
 
-@pytest.mark.parametrize("text", [None, "", '{"ctx": "a", "endings": ["b"]}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        None,
+        "",
+        "404: Not Found",  # what curl saves without -f
+        '{"ctx": "a", "endings": ["b", "c", "d"], "label": 0}',
+        '{"ctx": "a", "endings": ["b", "c", "d", "e"], "label": ""}',  # of the test split
+    ],
+)
 def test_hellaswag_is_read_before_the_first_step(file, config, tmp_path, text):
     path = tmp_path / "examples.jsonl"
     if text is not None:
