@@ -10,7 +10,18 @@ from matplotlib.patches import Rectangle
 from torch import Tensor
 
 from cs336_course.drawing.optimizers import LOOKS, label_rates, look, surface_panel
-from cs336_course.drawing.style import BLACK, GREEN, RED, figure, ink, label, label_ends, show_cover
+from cs336_course.drawing.style import (
+    BLACK,
+    BROWN,
+    GREEN,
+    GREY,
+    RED,
+    figure,
+    ink,
+    label,
+    label_ends,
+    show_cover,
+)
 from cs336_course.shared import loss_surfaces
 
 # What SGD learns at a rate of 1.3, for six orders of the lines. The page computes it.
@@ -142,6 +153,24 @@ def behind(gaps: Mapping[str, Float[Tensor, "seeds steps"]], first: int) -> Figu
     axes.axhline(0, color=BLACK, linestyle=":", linewidth=1.5)
     label(axes, "A small GPT after one spike", "steps since the spike", "loss behind [nats]")
     label_ends(axes)
+    return fig
+
+
+def in_the_ravine(
+    surface: loss_surfaces.Surface, paths: Mapping[str, Float[Tensor, "points 2"]]
+) -> Figure:
+    """Draw the paths of several rules on the contours of one ravine, a panel for each."""
+    fig, row = figure(15, 4.3, ncols=len(paths), sharey=True)
+    x, y = torch.linspace(-0.6, 1.2, 91), torch.linspace(-1.5, 1.5, 121)
+    height = surface(torch.stack(torch.meshgrid(x, y, indexing="xy"), dim=-1)) ** 0.5
+    for number, (axes, (name, path)) in enumerate(zip(row, paths.items(), strict=True)):
+        axes.contour(x, y, height, levels=10, colors=GREY, alpha=0.8, linewidths=0.5)
+        colour = BROWN if name.startswith("momentum") else BLACK
+        axes.plot(*path.T, color=colour, marker="o", markersize=6, linewidth=1.6)
+        axes.plot(0, 0, "+", color=BLACK, markersize=17, markeredgewidth=2.5)
+        axes.set(xlim=(-0.6, 1.2), ylim=(-1.5, 1.5))
+        axes.grid(False)
+        label(axes, name, "weight 1, flat", "weight 2, steep" if number == 0 else "")
     return fig
 
 
