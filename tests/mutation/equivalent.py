@@ -1,6 +1,22 @@
 """Mutants that pass because they are right: by exercise, the changed line and why it is right."""
 
 RIGHT: dict[str, dict[str, str]] = {
+    "generate": {
+        "def generate(model, idx: Tensor, new_tokens: int, temperature=1.0, top_k=50, top_p=1.0) -> Tensor:  =>  def generate(model, idx: Tensor, new_tokens: int, temperature=1.0, top_k=50, top_p=2.0) -> Tensor:": "Neither cuts anything off.",
+        "idx = torch.cat((idx, torch.multinomial(nucleus(logits.softmax(-1), top_p), 1)), dim=1)  =>  idx = torch.cat((idx, torch.multinomial(nucleus(logits.softmax(+1), top_p), 1)), dim=1)": "The last of two axes is axis 1.",
+        "last axis: idx = torch.cat((idx, torch.multinomial(nucleus(logits.softmax(-1), top_p), 1)), dim=1)": "The last of two axes is axis 1.",
+    },
+    "train": {
+        "count = config.batch_tokens // config.block_size // config.micro_batch_size  =>  count = config.batch_tokens / config.block_size // config.micro_batch_size": "The division has no remainder there.",
+        "count = config.batch_tokens // config.block_size // config.micro_batch_size  =>  count = config.batch_tokens // config.block_size / config.micro_batch_size": "The division has no remainder there.",
+    },
+    "ninth_test": {
+        "places = torch.arange(120_000)  # a text in which each token says where it stands  =>  places = torch.arange(120001)  # a text in which each token says where it stands": "A longer text will do.",
+        "script = module.Script(places, vocab=1, seed=0)  =>  script = module.Script(places, vocab=2, seed=0)": "The model plays no part in the test.",
+        "script = module.Script(places, vocab=1, seed=0)  =>  script = module.Script(places, vocab=1, seed=1)": "Any seed will do.",
+        "for script.batches in range(500):  =>  for script.batches in range(501):": "More batches will do.",
+        "parts = set((torch.cat(seen) // 10_000).tolist())  =>  parts = set((torch.cat(seen) // 10001).tolist())": "Parts of nearly equal length will do.",
+    },
     "rows_that_leak": {
         "for later in range(1, tokens.size(1)):  =>  for later in range(tokens.size(1)):": "No row comes before token 0.",
         "changed[:, later] = (changed[:, later] + 1) % vocab_size  =>  changed[:, later] = (changed[:, later] - 1) % vocab_size": "Any other token will do.",
