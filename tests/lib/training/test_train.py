@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
+from cs336_lib.data.prepare import prepare
 from cs336_lib.optim import OPTIMIZERS
 from cs336_lib.training import checkpoint
 from cs336_lib.training import job as job_module
@@ -19,8 +21,6 @@ METRICS = {"step", "tokens", "train_loss", "lr", "grad_norm", "step_ms", "tokens
 
 def weights(run_dir) -> dict[str, torch.Tensor]:
     """Everything in the newest checkpoint of a run."""
-    from safetensors.torch import load_file
-
     newest = checkpoint.newest_valid(Path(run_dir) / "checkpoints")
     files = (load_file(newest / name) for name in (checkpoint.MODEL, checkpoint.OPTIMIZER))
     return {name: value for file in files for name, value in file.items()}
@@ -122,29 +122,19 @@ EXAMPLES = [
 ]
 
 
-@pytest.fixture
-def scored_run(tiny_run, tmp_path):
-    """A run in GPT-2's tokens, with scores and samples at every validation."""
-    from cs336_lib.data.prepare import prepare
-
+def test_scores_and_samples_come_with_validation_and_do_not_disturb(tiny_run, tmp_path):
     prepare(tmp_path / "text.txt", tmp_path / "gpt2", "gpt2")
     (tmp_path / "hellaswag.jsonl").write_text("\n".join(map(json.dumps, EXAMPLES)))
     data = {"train_data": str(tmp_path / "gpt2"), "tokenizer": "gpt2"}
     extras = {"hellaswag": str(tmp_path / "hellaswag.jsonl"), "sample": "To be"}
-    return dataclasses.replace(tiny_run, block_size=16, batch_tokens=128, **data, **extras)
-
-
-def test_scores_and_samples_come_with_validation_and_do_not_disturb(scored_run, tmp_path):
-    result = train(scored_run)
+    plain = dataclasses.replace(tiny_run, block_size=16, batch_tokens=128, **data)
+    result = train(dataclasses.replace(plain, run_dir=str(tmp_path / "scored"), **extras))
     rows = [row for row in result.metrics if "val_loss" in row]
     assert [row["step"] for row in rows] == [3, 7, 11]
     for row in rows:
         assert row["hellaswag"] in {0, 1 / 3, 2 / 3, 1}
         assert row["sample"].startswith("To be")
     assert rows[0]["sample"] != rows[1]["sample"]
-    plain = dataclasses.replace(
-        scored_run, hellaswag="", sample="", run_dir=str(tmp_path / "plain")
-    )
     assert same(weights(train(plain).run_dir), weights(result.run_dir))
 
 
