@@ -18,9 +18,9 @@ WANTED = {
     "tools, benchmarks, data, reproduce": 4_500,
 }
 ALLOWED = {
-    "cs336_lib": 11_750,
-    "cs336_course": 26_350,
-    "tests": 15_300,
+    "cs336_lib": 10_550,
+    "cs336_course": 22_700,
+    "tests": 13_900,
     "tools, benchmarks, data, reproduce": 4_500,
 }
 
