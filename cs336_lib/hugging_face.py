@@ -38,6 +38,9 @@ FIXED = {
     "tie_word_embeddings": True,
 }
 
+# Newer versions of transformers have a second name for the same function.
+SAME_GELU = ("activation_function", "gelu_pytorch_tanh")
+
 # Our names of the sizes, and those of Hugging Face.
 SHAPE = {
     "block_size": "n_positions",
@@ -115,7 +118,7 @@ def read_config(path: Path) -> GPTConfig:
     dropout = raw.get(DROPOUTS[0], 0.1)
     for name, ours in (FIXED | dict.fromkeys(DROPOUTS, dropout)).items():
         value = raw.get(name, ours)
-        if value != ours:
+        if value != ours and (name, value) != SAME_GELU:
             raise UserError(f"{path}: {name} is {value!r}; {ours!r} expected")
     # Both sides default to the 124M model.
     shape = {ours: raw.get(theirs, getattr(GPTConfig, ours)) for ours, theirs in SHAPE.items()}
@@ -267,6 +270,7 @@ def text_files(model: GPT, tokenizer: Tokenizer) -> dict[str, str]:
         "model_type": "gpt2",
         "dtype": str(model.lm_head.weight.dtype).removeprefix("torch."),
         **{theirs: getattr(config, ours) for ours, theirs in SHAPE.items()},
+        "n_ctx": config.block_size,  # llama.cpp's converter reads this old name
         **dict.fromkeys(DROPOUTS, config.dropout),
         **FIXED,
         **ends,
@@ -283,8 +287,9 @@ def text_files(model: GPT, tokenizer: Tokenizer) -> dict[str, str]:
         settings["tokenizer_class"] = "PreTrainedTokenizerFast"
     else:
         steps = gpt2_steps(tokenizer.vocab_size - (tokenizer.end_of_text is not None))
-        settings["tokenizer_class"] = "GPT2Tokenizer"
-        if tokenizer.end_of_text is not None:
+        settings["tokenizer_class"] = "PreTrainedTokenizerFast"
+        if tokenizer.end_of_text is not None:  # GPT2Tokenizer would add it as one more id
+            settings["tokenizer_class"] = "GPT2Tokenizer"
             settings |= dict.fromkeys(("bos_token", "eos_token", "unk_token"), END_OF_TEXT)
         files = vocabulary_files(steps["model"])
     return files | {

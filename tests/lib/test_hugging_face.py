@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from cs336_lib import hugging_face
 from cs336_lib.config import GPTConfig
 from cs336_lib.data.corpus import shakespeare
-from cs336_lib.data.tokenizer import CharTokenizer, GPT2Tokenizer
+from cs336_lib.data.tokenizer import CharTokenizer, GPT2Tokenizer, ShortGPT2Tokenizer
 from cs336_lib.model import GPT
 
 TRICKY = [
@@ -132,6 +132,14 @@ def test_other_spellings_of_the_same_weights(folder):
         assert same(hugging_face.load(folder), model)
 
 
+def test_the_newer_name_of_gelu_is_read(folder):
+    path = folder / "config.json"
+    newer = json.loads(path.read_text()) | {"activation_function": "gelu_pytorch_tanh"}
+    path.write_text(json.dumps(newer))
+    assert newer["n_ctx"] == newer["n_positions"]  # llama.cpp's converter reads n_ctx
+    assert hugging_face.load(folder)
+
+
 def test_what_would_give_other_logits_is_refused(folder):
     path = folder / "config.json"
     good = path.read_text()
@@ -184,6 +192,15 @@ def test_gpt2_ids_equal_ours(transformers, gpt2_folder):
     assert theirs.encode(text) == [505, 50256, 11545]
     plain = theirs.encode(text, split_special_tokens=True)
     assert plain == ours.encode(text).tolist()
+
+
+def test_a_small_vocabulary_gets_no_id_beyond_the_model(transformers, tmp_path):
+    ours = ShortGPT2Tokenizer()
+    model = GPT(GPTConfig(64, ours.vocab_size, 1, 2, 8))
+    hugging_face.export(model, tmp_path / "out", ours)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert len(theirs) == ours.vocab_size
+    assert theirs.encode(TRICKY[2]) == ours.encode(TRICKY[2]).tolist()
 
 
 def test_char_ids_equal_ours(transformers, tmp_path):
