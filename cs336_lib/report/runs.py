@@ -448,7 +448,9 @@ def by_recorded(run: Run) -> Verdict:
     Settings that differ come first, because they explain a different curve.
     """
     content = read_json(RECORDED)
-    recorded, recipe, steps = content["recipe"], recipe_of(run.config), len(run.rows)
+    recorded, recipe = content["recipe"], recipe_of(run.config)
+    # A longer run is read as far as the recorded ones go.
+    steps = min(len(run.rows), *(len(one["train_loss"]) for one in content["runs"]))
     differing = [name for name in recipe if recipe[name] != recorded.get(name)]
     if other := [name for name in TASK if name in differing]:
         return Verdict(f"no reference: no recorded run has this {' and '.join(other)}")

@@ -53,6 +53,14 @@ def test_settings_that_differ_come_first():
     assert verdict.reasons[0].endswith(f"the reference's is {RECIPE.batch_tokens}")
 
 
+def test_a_longer_run_is_read_as_far_as_the_recorded_ones():
+    run, steps = as_run(), RECIPE.max_steps
+    config = dataclasses.replace(RECIPE, max_steps=2 * steps)
+    verdict = runs.judge(dataclasses.replace(run, config=config, rows=run.rows + run.rows))
+    assert verdict.line == "off: other settings (max_steps)"
+    assert verdict.reasons[-1].endswith(f"over the last tenth of {steps} steps")
+
+
 def gpt2(losses: list[tuple[int, float]], **changes) -> Run:
     """A run of GPT-2 124M with these validation losses."""
     rows = [
