@@ -138,6 +138,7 @@ def fetch_gpt2(source: str) -> Path:
         UserError: If the download fails or the model isn't a supported GPT-2.
     """
     from cs336_lib import hugging_face  # imports PyTorch, which `find` doesn't need
+    from cs336_lib.data.tokenizer import GPT2Tokenizer
 
     folder = Path(source)
     if source in hugging_face.HUB_NAMES and not folder.is_dir():
@@ -150,7 +151,9 @@ def fetch_gpt2(source: str) -> Path:
             raise FileNotFoundError(
                 f"{source}: holds no {file}; expected {' and '.join(GPT2_FILES)}"
             )
-    hugging_face.read_config(folder / GPT2_FILES[0])
+    ids = hugging_face.load(folder).config.vocab_size  # reads the weights as a notebook will
+    if ids != GPT2Tokenizer.vocab_size:
+        raise UserError(f"{source}: has {ids:,} ids; GPT-2's {GPT2Tokenizer.vocab_size:,} expected")
     cache_folder().mkdir(parents=True, exist_ok=True)
     write_atomic(cache_folder() / GPT2_LINK, str(folder.resolve()))
     return folder.resolve()

@@ -103,7 +103,8 @@ def check_size(config: GPTConfig, files: list[Path]) -> None:
     """
     numbers, size = count_parameters(config), sum(path.stat().st_size for path in files)
     if numbers > size:  # a number has at least one byte
-        raise UserError(f"{files[0]}: {size:,} bytes cannot hold {numbers:,} parameters")
+        pointer = "; a Git LFS pointer? `git lfs pull` fetches the file" if size < 1000 else ""
+        raise UserError(f"{files[0]}: {size:,} bytes cannot hold {numbers:,} parameters{pointer}")
     require_memory(4 * numbers, CPU, f"a model of {numbers:,} parameters")
 
 

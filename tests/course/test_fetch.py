@@ -1,7 +1,9 @@
 """`cs336 fetch` gets a published model once, checks it, and leaves nothing half."""
 
+import dataclasses
 import hashlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,11 +11,13 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from cs336_course import cli, fetch
 from cs336_lib import hugging_face
 from cs336_lib.config import UserError
-from cs336_lib.data.tokenizer import CharTokenizer
+from cs336_lib.data.tokenizer import CharTokenizer, GPT2Tokenizer
 from cs336_lib.model import GPT
 
 CONTENT = b"GGUF, as far as anyone looks" * 1000
@@ -205,8 +209,8 @@ def test_the_cache_is_where_the_system_wants_it(tmp_path, monkeypatch):
 @pytest.fixture
 def exported(tiny_config, tmp_path) -> Path:
     """A tiny GPT-2 in the Hugging Face format."""
-    letters = CharTokenizer("".join(map(chr, range(65, 65 + 50))))
-    hugging_face.export(GPT(tiny_config), tmp_path / "exported", letters)
+    config = dataclasses.replace(tiny_config, vocab_size=GPT2Tokenizer.vocab_size)
+    hugging_face.export(GPT(config), tmp_path / "exported", GPT2Tokenizer())
     return tmp_path / "exported"
 
 
@@ -222,7 +226,9 @@ def test_a_gpt2_in_a_folder_is_found_there(cache, exported, monkeypatch, capsys)
     assert fetch.find("gpt2") is None
 
 
-def test_a_folder_that_is_no_gpt2_is_refused_and_the_old_one_stays(exported, tmp_path, capfd):
+def test_a_folder_that_is_no_gpt2_is_refused_and_the_old_one_stays(
+    exported, tiny_config, tmp_path, capfd
+):
     fetch.fetch("gpt2", str(exported))
     other = tmp_path / "other"
     other.mkdir()
@@ -232,6 +238,16 @@ def test_a_folder_that_is_no_gpt2_is_refused_and_the_old_one_stays(exported, tmp
     (other / "model.safetensors").write_bytes(b"")
     assert "model_type is 'llama'; 'gpt2' expected" in refused(capfd, "gpt2", "--from", str(other))
     assert "no such folder, and not one of gpt2, " in refused(capfd, "gpt2", "--from", "nowhere")
+    shutil.copy(exported / "config.json", other)
+    (other / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\n")
+    assert "`git lfs pull` fetches the file" in refused(capfd, "gpt2", "--from", str(other))
+    save_file({"wte": torch.zeros(50257, 64)}, other / "model.safetensors")
+    assert "holds 'transformer.wte'" in refused(capfd, "gpt2", "--from", str(other))
+    letters = CharTokenizer("".join(map(chr, range(65, 65 + 50))))
+    hugging_face.export(GPT(tiny_config), tmp_path / "letters", letters)
+    assert "has 50 ids; GPT-2's 50,257" in refused(
+        capfd, "gpt2", "--from", str(tmp_path / "letters")
+    )
     assert fetch.find("gpt2") == exported
 
 
