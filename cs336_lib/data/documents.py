@@ -20,13 +20,16 @@ LINE_BYTES = 64 * 2**20  # longest JSON line; several copies of a line are in me
 
 JSON_LINES, PARQUET = (".jsonl", ".ndjson"), ".parquet"
 
-UNSUPPORTED = (".json", ".gz", ".zst", ".xz", ".bz2", ".zip")
+UNSUPPORTED = (".json", ".gz", ".zst", ".xz", ".bz2", ".zip", ".pdf", ".docx")
+
+NO_TEXT = (".bin", ".npy", ".safetensors")  # tokens or weights
 
 SURROGATE = re.compile("[\ud800-\udfff]")
 
 MARK_ROWS = 100  # rows of a stream from one mark to the next
 
-PLAIN_TEXT = "convert it to UTF-8, for example with `iconv -f utf-16 -t utf-8` or `-f latin1`"
+# No command is named, because a wrong guess of the encoding gives a wrong text without an error.
+PLAIN_TEXT = "if it is a text, save it as UTF-8 in the program that wrote it"
 
 Mark = tuple[int, dict[str, Any]]  # a row of a hub data set, and the stream's state before it
 
@@ -84,6 +87,11 @@ def check_files(corpus: Corpus) -> None:
         if path.suffix.lower() in UNSUPPORTED:
             raise UserError(
                 f"{path}: {path.suffix} files are not supported; unpack or convert them to .txt"
+            )
+        if path.suffix.lower() in NO_TEXT:
+            raise UserError(
+                f"{path}: {path.suffix} files hold no text; shards of GPT-2's tokens are named in "
+                "--train-data and --val-data of `cs336 train`"
             )
 
 

@@ -156,9 +156,10 @@ class TokenStream:
             paths = sorted(glob.glob(pattern, recursive=True))
         if not paths:
             place = "" if Path(pattern).is_absolute() else f" (looked in {Path.cwd()})"
-            raise FileNotFoundError(
-                f"{pattern}: no file matches{place}; `cs336 prepare` makes shards"
-            )
+            advice = "`cs336 prepare` makes shards"
+            if any(folder.glob("*.bin")):  # with another program's names
+                advice = "name its shards by one pattern in --train-data and one in --val-data"
+            raise FileNotFoundError(f"{pattern}: no file matches{place}; {advice}")
         return cls([ShardFile(Path(path)) for path in paths], paths)
 
     def __len__(self) -> int:

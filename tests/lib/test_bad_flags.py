@@ -131,6 +131,7 @@ CONTRADICTIONS = [
     (["lab", "--reset", "../00"], "no notebook '../00'"),
     (["prepare", "--out", "new"], "name text"),
     (["prepare", "file.txt", "--out", "new", "--hub", "x"], "or else"),
+    (["prepare", "a.bin", "--out", "new"], ".bin files hold no text"),
     (["estimate", "--tokens", "1e9"], "days of training need both"),
     ([*TRAIN, "--run-dir", "a\nb", "--train-data", "c\nd"], "no file matches"),
 ]

@@ -44,7 +44,7 @@ def test_another_encoding_is_named_in_one_line(tmp_path):
         with pytest.raises(ValueError, match=rf"not UTF-8 text \(it has a byte 0x{byte}\)"):
             list(text_pieces(path))
     path.write_bytes("in another encoding".encode("utf-16le"))
-    with pytest.raises(ValueError, match="contains NUL bytes; convert it to UTF-8"):
+    with pytest.raises(ValueError, match="contains NUL bytes; if it is a text, save it as UTF-8"):
         list(text_pieces(path))
 
 

@@ -69,6 +69,12 @@ def test_a_shard_that_shrinks_or_goes_is_noticed(tmp_path):
     assert torch.equal(loader.batch(0, 50)[0], before[0])
 
 
+def test_a_folder_with_other_names_asks_for_patterns(tmp_path):
+    write_shard(tmp_path / "fineweb_train_000001.bin", np.arange(10))
+    with pytest.raises(FileNotFoundError, match="by one pattern in --train-data and one"):
+        TokenStream.open(str(tmp_path), "train")
+
+
 def test_a_fingerprint_sees_every_token_of_small_data_and_no_cut():
     def of(*parts):
         return TokenStream(parts, [""] * len(parts)).fingerprint()
