@@ -11,10 +11,10 @@ from cs336_course.drawing.gpt2_model import visible
 from cs336_course.drawing.style import BLUE, GREY, RUST, figure, ink, label
 from cs336_lib.data.corpus import DATA
 
-WEIGHTS, INPUTS, ERROR = (2, 0, -1), (1, 3, 4), 2  # the layer that fits on paper
+WEIGHTS, INPUTS, ERROR = (2, 0, -1), (1, 3, 4), 3  # the layer that fits on paper
 FORWARD = tuple(f"{weight}·{value}" for weight, value in zip(WEIGHTS, INPUTS, strict=True))
 OF_WEIGHTS = tuple(f"{ERROR}·{value}" for value in INPUTS)
-OF_INPUTS = ("2·2", "2·0", "2·(−1)")
+OF_INPUTS = ("3·2", "3·0", "3·(−1)")
 
 
 def next_letter(text: str, letters: Sequence[str], chances: Sequence[float]) -> Figure:
