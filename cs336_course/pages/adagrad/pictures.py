@@ -77,7 +77,7 @@ def error_by_frequency(
         style = {**look(name, position), "linestyle": "", "marker": LOOKS[name]["marker"]}
         axes.semilogx(seen, values, label=name, alpha=0.8, markersize=5, **style)
     axes.axhline(1, color=BLACK, linestyle=":", linewidth=1.5)
-    axes.text(max(seen), 1.03, "not learned at all", ha="right", va="bottom")
+    axes.text(300, 1.03, "not learned at all", ha="center", va="bottom")
     axes.set_ylim(-0.05, 1.5)
     label(axes, title, "how often the word occurs", "error / length of the word")
     for handle in axes.legend(loc="upper center", ncols=2, markerscale=1.8).legend_handles:
