@@ -107,10 +107,8 @@ def tab(browser: Browser, request) -> Iterator[Page]:
     context.close()
 
 
-def open_notebook(page: Page, lab: Lab, path: str) -> None:
-    """Show a notebook, and wait for its kernel to be connected."""
-    page.goto(lab.address(path) + "&reset")  # without what the last test had open
-    expect(page.locator(".jp-NotebookPanel .jp-Cell").first).to_be_visible()
+def wait_for_kernel(page: Page, lab: Lab, path: str) -> None:
+    """Until a notebook's kernel is idle and a page hears it, so that no output is lost."""
     while not any(
         session["path"] == path
         and session["kernel"]["execution_state"] == "idle"
@@ -118,6 +116,13 @@ def open_notebook(page: Page, lab: Lab, path: str) -> None:
         for session in lab.get("sessions")
     ):
         page.wait_for_timeout(250)
+
+
+def open_notebook(page: Page, lab: Lab, path: str) -> None:
+    """Show a notebook, and wait for its kernel to be connected."""
+    page.goto(lab.address(path) + "&reset")  # without what the last test had open
+    expect(page.locator(".jp-NotebookPanel .jp-Cell").first).to_be_visible()
+    wait_for_kernel(page, lab, path)
     expect(page.locator(".jp-Notebook-ExecutionIndicator[data-status=idle]")).to_be_visible()
     expect(page.get_by_role("dialog")).to_have_count(0)
 
@@ -208,6 +213,7 @@ def test_live_slides_show_maths_and_run_code(lab, tab):
     expect(slide).to_contain_text("01 · Number")
     expect(tab.locator(".slides mjx-container").first).to_be_attached()
     assert tab.locator(".slides .jp-MarkdownCell").count() > 50  # one that is missing is no error
+    wait_for_kernel(tab, lab, "my_notebooks/01_dtypes.ipynb")
     type_and_run(
         tab, slide.locator(".jp-CodeCell:visible").first, "print('live', 6 * 7)"
     )  # the cover
