@@ -65,7 +65,7 @@ def two_clocks(fetching: float, computing: float, marks: Mapping[str, float]) ->
     title, x, y = "Two clocks run at once, and the later one counts", "tokens at once", "time [µs]"
     fig = curves(title, x, y, lines, names="legend", size=(11, 5), xlim=(-8, end), ylim=(0, 350))
     (axes,) = fig.axes
-    axes.get_lines()[-1].set(color=BLACK, linestyle="-", linewidth=9, alpha=0.2)
+    axes.get_lines()[-1].set(color=GREY, linestyle="-", linewidth=9, zorder=1)
     axes.legend(loc="upper left")
     axes.axvspan(-8, ridge, color=SKY, alpha=0.18, lw=0)
     axes.text(ridge - 8, 6, "memory-bound", ha="right")

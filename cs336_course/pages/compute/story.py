@@ -89,9 +89,9 @@ class Kernel:
 
 
 # A training step of GPT-2 124M in llm.c, with 24 sequences of 1,024 tokens in bf16 on an A100 SXM4
-# 40 GB, as A. Demeure profiled it on 7 May 2024 (github.com/karpathy/llm.c/pull/378): milliseconds
-# in Nsight Compute, and FLOPs and numbers of 2 bytes for each token, from the kernels' shapes.
-# Attention is causal. AdamW moves 28 bytes a parameter. Four small kernels are left out (0.4 %).
+# 40 GB, as A. Demeure profiled it on 7 May 2024 (github.com/karpathy/llm.c/pull/378): milliseconds,
+# FLOPs and numbers of 2 bytes a token, both from the kernels' shapes, with rough FLOPs where they
+# wait for bytes. AdamW moves 28 bytes a parameter. Four kernels are left out (0.4 % of the time).
 A100 = Roof("A100 40 GB, bf16", 312e12, 1.555e12, 19.5e12)
 TOKENS, WIDTH, VOCABULARY, PARAMETERS = 24 * 1024, 768, 50_304, 124_475_904
 ALL = 12 * WIDTH  # numbers of a token in the residual stream of all layers
