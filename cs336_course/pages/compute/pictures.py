@@ -26,7 +26,7 @@ from cs336_course.shared.roofline import Roof, ridge, roofline
 MARKERS = ("o", "s", "D", "^", "v", "P", "X")
 
 
-EVENTS = {1088: "university", 1450: "printing press", 1687: "Principia", 1947: "transistor"}
+EVENTS = {1088: "first university", 1450: "printing press", 1687: "Newton", 1947: "transistor"}
 
 
 def cover_compute() -> None:
