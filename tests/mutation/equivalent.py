@@ -34,6 +34,10 @@ RIGHT: dict[str, dict[str, str]] = {
     "cheapest": {
         "integer division: needed = 6 * parameters * tokens / (offer.gpus * offer.peak * offer.mfu) / 3600": "GPUs are billed by the second.",
     },
+    "texts_at_once": {
+        "integer division: by_flops = seconds * peak / (2 * weights)": "The next line rounds down.",
+        "integer division: by_bytes = (seconds * bandwidth - 2 * weights) / cache (2)": "The next line rounds down.",
+    },
     "ignored": {
         "torch.manual_seed(0)  =>  torch.manual_seed(1)": "Any seed will do, if all runs have the same.",
     },

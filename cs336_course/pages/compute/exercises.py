@@ -1,148 +1,118 @@
-"""The exercise of notebook 04 on the price of a run."""
+"""The exercises of notebook 04: how many texts to write at once, and which kernel to rewrite."""
 
 import math
+import random
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from cs336_course.engine import Case, Exercise
-from cs336_course.engine.several_results import one_of
+from cs336_course.pages.compute.story import A100, LLMC_STEP, Kernel
 
-__all__ = ["math"]  # the printed solution uses it
+__all__ = ["math"]  # a printed solution uses it
 NOTEBOOK = "04_compute"
 
-PLANS = ("the GPU", "the number of GPUs", "the dollars")
+H100 = {"peak": 989.5e12, "bandwidth": 3.35e12}
 
 
-@dataclass(frozen=True)
-class Offer:
-    """GPUs that a cloud rents out, and the MFU that your trainer reaches on them.
-
-    Attributes:
-        gpu: Name of the GPU.
-        peak: Its FLOP/s.
-        mfu: Model FLOPs utilization, as a fraction.
-        price: Dollars of one GPU for an hour.
-        free: Number of GPUs that you can rent.
-    """
-
-    gpu: str
-    peak: float
-    mfu: float
-    price: float
-    free: int
+def servers() -> Iterator[Case]:
+    """Yield a model, the bytes of a text's keys and values, a deadline and a chip."""
+    yield Case("20 ms", weights=8e9, cache=0.26e9, seconds=0.02, **H100)
+    yield Case("a small cache", weights=8e9, cache=1e6, seconds=0.02, **H100)
+    yield Case("the weights alone come too late", weights=8e9, cache=0.26e9, seconds=4e-3, **H100)
+    chip = {"peak": 1e15, "bandwidth": 1e12}
+    yield Case("an exact number of texts", weights=1e9, cache=1e9, seconds=0.008, **chip)
+    drawn = random.Random(0)
+    for _ in range(8):
+        weights, cache = drawn.uniform(1e9, 3e10), 10 ** drawn.uniform(6, 9.3)
+        chip = {"peak": drawn.uniform(1e14, 1e15), "bandwidth": drawn.uniform(1e12, 8e12)}
+        yield Case("", weights=weights, cache=cache, seconds=drawn.uniform(0.01, 0.2), **chip)
 
 
-# What a trainer might find. In the first market, each mistake ends in another offer or number.
-MARKETS = (
-    (
-        1e23,
-        30,
-        (
-            Offer("A100", 312e12, 0.5, 1.2, 2000),  # the lowest price an hour
-            Offer("H100", 989.5e12, 0.4, 2.0, 512),  # the cheapest FLOPs
-            Offer("B200", 2250e12, 0.25, 4.6, 512),  # the highest peak
-            Offer("H200", 989.5e12, 0.45, 2.2, 64),  # cheaper still, but too few of them
-            Offer("TPU", 918e12, 0.55, 2.9, 512),  # the highest MFU
+BY_BYTES = "(seconds * bandwidth - 2 * weights) / cache"
+BY_FLOPS = "seconds * peak / (2 * weights)"
+
+texts_at_once = Exercise(
+    NOTEBOOK,
+    "texts_at_once",
+    servers,
+    smaller="Weights of 10 GB and caches of 1 GB a text come from a memory of 100 GB/s. How long "
+    "does a step for 5 texts fetch?",
+    wrong={
+        "you fetch the weights once for each text. All texts of a step share them.": (
+            BY_BYTES,
+            "seconds * bandwidth / (2 * weights + cache)",
         ),
-    ),
-    (
-        1e21,
-        2,
-        (
-            Offer("B200", 2250e12, 0.3, 4.0, 64),
-            Offer("H100", 989.5e12, 0.4, 2.5, 64),
+        "a step fetches the weights, too, before it can multiply.": (" - 2 * weights", ""),
+        "each weight has 2 bytes.": ("- 2 * weights", "- weights"),
+        "a text does 2 FLOPs per weight, one to multiply and one to add. 6 are for training.": [
+            (BY_FLOPS, "seconds * peak / weights"),
+            (BY_FLOPS, "seconds * peak / (6 * weights)"),
+        ],
+        "with that many texts the chip is still computing at the deadline.": (
+            ("by_flops, by_bytes", "by_bytes, by_bytes")
         ),
-    ),
-    (
-        6.3e24,
-        150,
-        (
-            Offer("A100", 312e12, 0.5, 0.8, 4096),
-            Offer("H100", 989.5e12, 0.4, 2.4, 2048),
-            Offer("B200", 2250e12, 0.3, 5.0, 1024),
+        "with that many texts the chip is still fetching at the deadline.": [
+            ("by_flops, by_bytes", "by_flops, by_flops"),
+            ("min(by_flops", "max(by_flops"),
+        ],
+        "that isn't a whole number of texts, or it's one too many; round down.": [
+            ("math.floor", "round"),
+            ("math.floor", "math.ceil"),
+            ("math.floor", ""),
+        ],
+        "computing and fetching overlap, so the later clock counts and not their sum.": (
+            "min(by_flops, by_bytes)",
+            "(seconds - 2 * weights / bandwidth) / (2 * weights / peak + cache / bandwidth)",
         ),
-    ),
-    (1e20, 1, (Offer("V100", 125e12, 0.3, 0.5, 100),)),
-    (0.5e14 * 86_400 * 10 * 3, 10, (Offer("A40", 1e14, 0.5, 1.0, 3),)),
+        "return 0 if the deadline is too short for one text.": ("max(0, ", "("),
+    },
 )
 
 
-def plans() -> Iterator[Case]:
-    """Yield the three results that are asked for."""
-    for name in PLANS:
-        yield Case(name)
+def steps() -> Iterator[Case]:
+    """Yield the recorded step of llm.c, and made ones."""
+    yield Case("the recorded step", kernels=LLMC_STEP, bandwidth=A100.bandwidth)
+    drawn = random.Random(0)
+    for number in range(6):
+        kernels = []
+        for name in "abcdefg":
+            peak = drawn.choice((312e12, 19.5e12))
+            computing, moving = (10 ** drawn.uniform(-4, -2) for _ in range(2))
+            seconds = drawn.uniform(0.5, 2.5) * max(computing, moving)  # a cache can help
+            kernels.append(Kernel(name, computing * peak, moving * 2e12, peak, seconds))
+        yield Case(f"made step {number}", kernels=kernels, bandwidth=2e12)
 
 
-def markets() -> Iterator[Case]:
-    """Yield a run with its deadline and the offers."""
-    for flops, days, offers in MARKETS:
-        names = ", ".join(offer.gpu for offer in offers)
-        what = f"{flops:g} FLOPs in {days} days with {names}"
-        yield Case(what, flops=flops, days=days, offers=list(offers))
+ROOFLINE = "max(kernel.flops / kernel.peak, kernel.bytes / bandwidth)"
+LOST = f"kernel.seconds - {ROOFLINE}"
 
-
-KEPT_OFFERS = "if gpus <= offer.free:"
-GPU_SECONDS = "flops / (offer.peak * offer.mfu)"
-DOLLARS = "gpu_seconds / 3600 * offer.price"
-WHOLE = "math.ceil(gpu_seconds / (days * 86_400))"
-SMALLEST = "gpu, gpus, dollars = min(plans, key=lambda plan: plan[2])"
-
-cheapest_plan = Exercise(
+by_loss = Exercise(
     NOTEBOOK,
-    "cheapest_plan",
-    plans,
-    observe=one_of(PLANS, markets),
-    answers=("plan",),
-    given={"Offer": Offer},
-    is_quiz=True,
-    smaller="A GPU does 100 useful FLOPs a second, and the run has 1,000. How many GPU seconds is "
-    "that? Does a second GPU change the bill?",
-    says={"form": 'return three results, such as ("H100", 8, 1200.0).'},
+    "by_loss",
+    steps,
+    smaller="Kernel A takes 10 ms and needs 9. Kernel B takes 4 ms and needs 1. Where can a "
+    "rewrite win more?",
     wrong={
-        "the GPU with the lowest price an hour isn't the cheapest; compare what the whole run "
-        "costs on each.": ("plan[2])", "next(o.price for o in offers if o.gpu == plan[0]))"),
-        "the fastest GPU, of which you need the fewest, isn't the cheapest; compare what the whole "
-        "run costs on each.": [
-            ("plan[2])", "-next(o.peak * o.mfu for o in offers if o.gpu == plan[0]))"),
-            ("plan[2])", "plan[1])"),
+        "that is the order of the time. A long kernel may be at its roofline already.": (
+            (LOST, "kernel.seconds")
+        ),
+        "that is the order of the ratio of time to roofline. A large ratio on a short kernel wins "
+        "little; order by the seconds.": [
+            (LOST, LOST.replace(" - ", " / ")),
+            (LOST, f"1 - {ROOFLINE} / kernel.seconds"),
         ],
-        "your GPU is the cheapest, but there aren't enough of them to end in time.": (
-            KEPT_OFFERS,
-            "if True:",
-        ),
-        "that is the most expensive plan.": ("min(plans", "max(plans"),
-        "you divide by the peak alone; a GPU does only the MFU's share of it.": (
-            GPU_SECONDS,
-            "flops / offer.peak",
-        ),
-        "that number of GPUs isn't whole; round up, or the run ends too late.": (
-            WHOLE,
-            "gpu_seconds / (days * 86_400)",
-        ),
-        "with that number of GPUs the run ends too late; round up.": [
-            (WHOLE, "math.floor(gpu_seconds / (days * 86_400))"),
-            (WHOLE, "round(gpu_seconds / (days * 86_400))"),
+        "a kernel computes and fetches at once, so the longer of its two times counts.": [
+            (ROOFLINE, "kernel.flops / kernel.peak + kernel.bytes / bandwidth"),
+            ("max(", "min("),
         ],
-        "a GPU more than you need: if the division has no remainder, round nothing up.": (
-            WHOLE,
-            "int(gpu_seconds / (days * 86_400)) + 1",
+        "your roofline has no bytes, and most kernels wait for them.": (
+            (ROOFLINE, "kernel.flops / kernel.peak")
         ),
-        "your dollars are for GPU seconds, and the price is for an hour.": (
-            DOLLARS,
-            "gpu_seconds * offer.price",
+        "your roofline has no FLOPs, and matmuls wait for them.": (
+            (ROOFLINE, "kernel.bytes / bandwidth")
         ),
-        "you pay for all days until the deadline; hand the GPUs back when the run has ended.": (
-            DOLLARS,
-            "gpus * days * 24 * offer.price",
+        "`kernel.peak` is that of the units which do its work; you take one for all.": (
+            ("kernel.peak", "312e12")
         ),
-        "those are GPU hours; multiply them by the price.": (
-            "return gpu, gpus, dollars",
-            "price = next(o.price for o in offers if o.gpu == gpu)\n"
-            "    return gpu, gpus, dollars / price",
-        ),
-        "those are the dollars of one GPU; you rent all of them.": (
-            "return gpu, gpus, dollars",
-            "return gpu, gpus, dollars / gpus",
-        ),
+        "the kernel that loses the most comes last; turn the order round.": (", reverse=True", ""),
     },
 )

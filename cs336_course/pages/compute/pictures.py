@@ -1,12 +1,10 @@
 """Figures on FLOPs, time, and the price of a run."""
 
-import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.ticker import PercentFormatter
 
 from cs336_course.drawing.charts import curves
 from cs336_course.drawing.style import (
@@ -23,39 +21,60 @@ from cs336_course.drawing.style import (
     label,
     show_cover,
 )
-from cs336_course.pages.compute.story import LLAMA3_HOURS
 from cs336_course.shared.roofline import Roof, ridge, roofline
 
 MARKERS = ("o", "s", "D", "^", "v", "P", "X")
 
 
-HOURS_PER_YEAR = 24 * 365.25
-
-
-EVENTS = {1450: "printing\npress", 1687: "Newton's\nPrincipia", 1769: "Watt's\nengine"}
-EVENTS |= {1947: "transistor"}
+EVENTS = {1088: "first university", 1450: "printing press", 1687: "Newton", 1947: "transistor"}
 
 
 def cover_compute() -> None:
-    """Draw since when one GPU would have had to compute, for Llama 3 70B to be ready in 2024."""
+    """Ask since when one GPU would have had to compute, for Llama 3 70B to be ready in 2024."""
     _, axes = figure(10, 3.2)
-    end = 2024.3  # April 2024
-    hours = LLAMA3_HOURS["llama3-70b"]
-    start = end - hours / HOURS_PER_YEAR
-    axes.barh(0, end - start, left=start, height=0.5, color=BLUE)
-    spot = {"ha": "center", "va": "center"}
-    words = f"{hours / 1e6} million hours of computing"
-    axes.text((start + end) / 2, 0, words, color="white", fontsize=22, **spot)
-    axes.text(start, 0.36, f"It starts in {start:.0f}", fontsize=19, va="bottom")
-    axes.text(end, 0.36, "Llama 3 70B", fontsize=19, ha="right", va="bottom")
+    axes.barh(0, 1024, left=1000, height=0.5, color=BLUE)
+    spot = {"ha": "center", "va": "center", "fontsize": 22}
+    axes.text(1512, 0, "? hours of computing", color="white", **spot)
+    axes.text(1000, 0.36, "since when?", fontsize=19, va="bottom")
+    axes.text(2024, 0.36, "Llama 3 70B", fontsize=19, ha="right", va="bottom")
     for year, event in EVENTS.items():
         axes.vlines(year, -0.38, -0.25, color=BLACK, lw=2)
         axes.text(year, -0.42, event, fontsize=15, ha="center", va="top")
     axes.grid(False)
-    axes.set(xlim=(1270, 2050), ylim=(-0.95, 0.75), yticks=[])
+    axes.set(xlim=(1000, 2050), ylim=(-0.75, 0.75), yticks=[])
     axes.spines["left"].set_visible(False)
     label(axes, "If a single H100 had trained Llama 3 70B", "year", "")
     show_cover()
+
+
+def two_clocks(fetching: float, computing: float, marks: Mapping[str, float]) -> Figure:
+    """Draw the microseconds of a layer by the tokens: of its fetching, its computing, and both.
+
+    Args:
+        fetching: Time to fetch the weights.
+        computing: Time to multiply one token.
+        marks: Points by name, each at a number of tokens.
+    """
+    ridge, end = fetching / computing, 700
+    multiply = [0, fetching, computing * end]
+    lines = {
+        "fetch the weights": ([0, end], [fetching, fetching]),
+        "multiply the tokens": ([0, ridge, end], multiply),
+        "the later of the two": ([0, ridge, end], [fetching, *multiply[1:]]),
+    }
+    title, x, y = "Two clocks run at once, and the later one counts", "tokens at once", "time [µs]"
+    fig = curves(title, x, y, lines, names="legend", size=(11, 5), xlim=(-8, end), ylim=(0, 350))
+    (axes,) = fig.axes
+    axes.get_lines()[-1].set(color=GREY, linestyle="-", linewidth=9, zorder=1)
+    axes.legend(loc="upper left")
+    axes.axvspan(-8, ridge, color=SKY, alpha=0.18, lw=0)
+    axes.text(ridge - 8, 6, "memory-bound", ha="right")
+    axes.text(ridge + 8, 6, "compute-bound")
+    for name, tokens in marks.items():
+        point = tokens, max(fetching, computing * tokens)
+        axes.plot(*point, "o", color=BLACK, ms=10)
+        axes.annotate(name, point, (4, -22), textcoords="offset points")
+    return fig
 
 
 def rooflines(panels: Sequence[tuple[Roof, Mapping[str, tuple[float, float]], str]]) -> Figure:
@@ -90,28 +109,21 @@ def rooflines(panels: Sequence[tuple[Roof, Mapping[str, tuple[float, float]], st
     return fig
 
 
-def waterfall(
-    start: tuple[str, float], factors: Mapping[str, float], computed: Sequence[str], goal: float
-) -> Figure:
+def waterfall(start: float, factors: Mapping[str, float], computed: str, goal: float) -> Figure:
     """Draw GPU hours (in millions) that grow by one factor after another, up to a known total.
 
-    On the logarithmic axis, a factor has the same length wherever it stands.
-
-    Args:
-        start: Name and hours of the first bar.
-        factors: Factor of each later bar, by its name.
-        computed: Names of the factors that aren't assumptions.
-        goal: The known total. A last bar shows what the factors don't explain.
+    On the logarithmic axis, a factor has the same length wherever it stands. A last bar shows what
+    the factors don't explain. All of them are assumed but the one with the name `computed`.
     """
     fig, axes = figure(12.5, 0.6 * len(factors) + 2.8)
-    names, ends = [start[0]], [start[1] / 1e6]
+    names, ends = ["napkin"], [start / 1e6]
     for name, factor in factors.items():
         names.append(f"{name}: x {factor:.2f}")
         ends.append(ends[-1] * factor)
     names.append(f"not explained: x {goal / 1e6 / ends[-1]:.2f}")
     ends.append(goal / 1e6)
     starts = [ends[0] / 1.1, *ends[:-1]]
-    colours = [BLUE, *(GREEN if name in computed else ORANGE for name in factors), GREY]
+    colours = [BLUE, *(GREEN if name == computed else ORANGE for name in factors), GREY]
     rows = range(len(names))[::-1]
     widths = [end - begin for begin, end in zip(starts, ends, strict=True)]
     axes.set_xscale("log")
@@ -124,24 +136,9 @@ def waterfall(
     handles = [Patch(color=colour, label=kind) for colour, kind in kinds]
     axes.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.4, 1.02), ncols=3)
     axes.set_yticks(rows, names)
-    ticks = [tick / 2 for tick in range(math.ceil(2 * starts[0]), math.floor(2 * ends[-1]) + 2)]
-    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.set_xticks((4, 5, 6), ("4", "5", "6"))
     axes.minorticks_off()
     axes.set(xlim=(starts[0], goal / 1e6 * 1.12), ylim=(-0.6, len(names)))
     axes.grid(False, axis="y")
-    title = "From the napkin to the model card"
-    label(axes, title, "GPU hours [millions], log scale", "")
+    label(axes, "From the napkin to the model card", "GPU hours [millions], log scale", "")
     return fig
-
-
-def share_lines(
-    x: Sequence[float], shares: Mapping[str, Sequence[float]], title: str, x_label: str
-) -> Figure:
-    """Plot fractions between 0 and 1 against a logarithmic x axis, with one line per name."""
-    lines = {name: (x, values) for name, values in shares.items()}
-    drawing = curves(title, x_label, "share of the FLOPs", lines, log="x", ylim=(0, 1))
-    (axes,) = drawing.axes
-    axes.set_xticks(x, [f"{int(value):,}" for value in x])
-    axes.minorticks_off()
-    axes.yaxis.set_major_formatter(PercentFormatter(1))
-    return drawing

@@ -1,6 +1,7 @@
-"""Measure the roof of a machine, and the speed of five operators below it, in fp32."""
+"""Measure a roof and operators below it, and hold what others published about their runs."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 
@@ -18,10 +19,8 @@ Points = dict[str, tuple[float, float]]
 def measured(device: torch.device) -> tuple[Roof, Points]:
     """Return the roof in fp32, and the intensity and FLOP/s of operators, by name.
 
-    The roof comes from the datasheet if we know the device. Otherwise the peak is that of the
-    fastest matmul of several sizes, and the bandwidth that of a sum over 134 MB, which only reads.
-    Roof and operators are measured in turns, and the best of many rounds counts, so that other
-    programs disturb both alike.
+    If no datasheet knows the device, the peak is that of the fastest matmul, and the bandwidth that
+    of a sum, which only reads. All are measured in turns, so that others disturb them alike.
     """
     works, runs = operators(device)
     seconds = best_seconds({**runs, **roof_runs(device)}, device, rounds=ROUNDS)
@@ -70,18 +69,52 @@ def operators(
     return works, runs
 
 
-# FLOP/s of an (n, n) @ (n, n) matmul in bf16 on a Hopper GPU (sm_90), by n. From OpenXLA's table of
-# matmul speeds (2025), xla/service/gpu/model/matmul_interpolator_data.h in github.com/openxla/xla.
-HOPPER_MATMULS = {256: 6.45e12, 512: 40.7e12, 1024: 236.3e12, 2048: 632.0e12, 4096: 783.3e12}
-
-# Shares of the FLOPs and of the time of operators in training an encoder layer of BERT-large with
-# PyTorch on a V100, from table 1 of "Data Movement Is All You Need" (Ivanov et al. 2021,
-# arXiv 2007.00072).
-BERT_ON_V100 = {
-    "matmuls": (0.9980, 0.610),
-    "norms, softmax": (0.0017, 0.255),
-    "element-wise": (0.0003, 0.135),
-}
-
 # GPU hours of an H100-80GB for pretraining, from Meta's model card of Llama 3 (April 2024).
 LLAMA3_HOURS = {"llama3-8b": 1.3e6, "llama3-70b": 6.4e6}
+
+# Tokens and gigabytes a second at which Llama 2 7B writes one text on an A100 80 GB, limited to
+# 330 W, by the format of its weights. From the README of github.com/pytorch-labs/gpt-fast.
+GPT_FAST = {"bf16": (104.9, 1397.31), "int8": (155.58, 1069.20), "int4": (196.80, 862.69)}
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """All calls of a kernel in a step: FLOPs, bytes that must move, FLOP/s of its units, time."""
+
+    name: str
+    flops: float
+    bytes: float
+    peak: float
+    seconds: float
+
+
+# A training step of GPT-2 124M in llm.c, with 24 sequences of 1,024 tokens in bf16 on an A100 SXM4
+# 40 GB, as A. Demeure profiled it on 7 May 2024 (github.com/karpathy/llm.c/pull/378): milliseconds,
+# FLOPs and numbers of 2 bytes a token, both from the kernels' shapes, with rough FLOPs where they
+# wait for bytes. AdamW moves 28 bytes a parameter. Four kernels are left out (0.4 % of the time).
+A100 = Roof("A100 40 GB, bf16", 312e12, 1.555e12, 19.5e12)
+TOKENS, WIDTH, VOCABULARY, PARAMETERS = 24 * 1024, 768, 50_304, 124_475_904
+ALL = 12 * WIDTH  # numbers of a token in the residual stream of all layers
+PROFILE = {
+    "matmul": (88.62, 6 * (ALL * 12 + VOCABULARY) * WIDTH, 3 * (16 * ALL + WIDTH + VOCABULARY)),
+    "attention": (18.31 + 1.73 + 0.77, 6 * 1024 * ALL, 12 * ALL),
+    "layernorm backward": (7.47, 10 * 25 * WIDTH, 4 * 25 * WIDTH),
+    "classifier": (4.91, 10 * VOCABULARY, 2 * VOCABULARY),
+    "bias gradient": (4.67, 9 * ALL, 9 * ALL),
+    "GELU backward": (4.48, 40 * 4 * ALL, 3 * 4 * ALL),
+    "GELU": (2.75, 20 * 4 * ALL, 2 * 4 * ALL),
+    "AdamW": (2.57, 14 * PARAMETERS / TOKENS, 14 * PARAMETERS / TOKENS),
+    "residual": (1.73, 2 * ALL, 3 * 2 * ALL),
+    "layernorm": (1.70, 8 * 25 * WIDTH, 2 * 25 * WIDTH),
+}
+LIBRARIES = ("matmul", "attention")  # NVIDIA's, and the only ones on tensor cores
+LLMC_STEP = [
+    Kernel(
+        name,
+        flops * TOKENS,
+        2 * numbers * TOKENS,
+        312e12 if name in LIBRARIES else 19.5e12,
+        ms / 1e3,
+    )
+    for name, (ms, flops, numbers) in PROFILE.items()
+]

@@ -1,28 +1,24 @@
 """Other answers to the exercises of the room compute."""
 
-from typing import Any
-
-import numpy as np
-
-from cs336_course.pages.compute.exercises import WHOLE, Offer
+from cs336_course.pages.compute.exercises import BY_BYTES, LOST
 
 
-def by_loop(flops: float, days: float, offers: list[Offer]) -> list[Any]:
-    """Keep the best offer so far."""
-    best: list[Any] = []
-    for offer in offers:
-        seconds = flops / offer.peak / offer.mfu
-        gpus = -int(-seconds / (days * 86_400) // 1)
-        dollars = np.float64(offer.price * seconds / 3600)
-        if gpus <= offer.free and (not best or dollars < best[2]):
-            best = [offer.gpu, gpus, dollars]
-    return best
+def by_trying(weights, cache, seconds, peak, bandwidth):
+    """Add a text until a step is too slow."""
+    texts = 0
+    while (
+        2 * weights * (texts + 1) <= seconds * peak
+        and 2 * weights + cache * (texts + 1) <= seconds * bandwidth
+    ):
+        texts += 1
+    return texts
 
 
 RIGHT = {
-    "cheapest_plan": [
-        by_loop,
-        (WHOLE, "-int(-gpu_seconds // (days * 86_400))"),
-        ("return gpu, gpus, dollars", "return [gpu, gpus, dollars]"),
-    ],
+    "texts_at_once": [by_trying, ("math.floor(", "int(")],
+    "by_loss": [("sorted(kernels, key=lost, reverse=True)", "sorted(kernels, key=lost)[::-1]")],
+}
+REFUSED = {
+    "texts_at_once": [(BY_BYTES, "seconds * peak / cache"), ("max(0, ", "max(1, ")],
+    "by_loss": [(LOST, f"({LOST}) ** 2"), ("kernel.name", "kernel.name.upper()")],
 }
