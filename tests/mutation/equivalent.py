@@ -40,9 +40,6 @@ RIGHT: dict[str, dict[str, str]] = {
     "training_flops": {
         'head = width // config["num_attention_heads"]  =>  head = width / config["num_attention_heads"]': "The division has no remainder there.",
     },
-    "grouped_query_attention": {
-        'sizes = {"kv": kv_heads, "group": heads // kv_heads}  =>  sizes = {"kv": kv_heads, "group": heads / kv_heads}': "The division has no remainder, and einops takes 3.0 for 3.",
-    },
     "adam_step": {
         "no gradient": "An optimizer's step isn't differentiated.",
     },

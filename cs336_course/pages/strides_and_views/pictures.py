@@ -8,17 +8,7 @@ from matplotlib.patches import Rectangle
 from torch import Tensor
 
 from cs336_course.drawing.shapes import Panel, grids
-from cs336_course.drawing.style import (
-    BLACK,
-    BLUE,
-    GREEN,
-    GREY,
-    RED,
-    figure,
-    ink,
-    label,
-    show_cover,
-)
+from cs336_course.drawing.style import BLUE, GREEN, GREY, RED, figure, ink, label, show_cover
 
 LOSSES = 1.97, 1.13  # of the two models that the page trains
 
@@ -92,7 +82,7 @@ def by_position(losses: Sequence[float], tokens: Tensor, level: float) -> Figure
     ):
         places = marked.nonzero()[:, 0]
         upper.scatter(places, tokens[marked], 42, colour, mark, linewidths=0, label=words)
-    upper.plot(rows, rows, color=BLACK, linewidth=2, label="the right line: row r holds token r")
+    upper.plot(rows, rows, color="black", linewidth=2, label="the right line: row r holds token r")
     upper.set(ylim=(-1.5, 47), yticks=range(0, len(tokens), 8))
     upper.legend(ncols=2, loc="upper left")
     colours = [RED if leaks else BLUE for leaks in ahead.any(1)]
