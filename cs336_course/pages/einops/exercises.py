@@ -107,13 +107,9 @@ def keys_of_all_texts(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return hide(scores).softmax(-1) @ v
 
 
-def one_set_of_values(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Let all heads read the first head's values."""
-    return weigh(lambda q, k: hide(scores_of(q, k)))(q, k, v[:, :1])
-
-
+usual = weigh(lambda q, k: hide(scores_of(q, k)))
 SOUND: dict[str, Attend] = {
-    "the usual attention": weigh(lambda q, k: hide(scores_of(q, k))),
+    "the usual attention": usual,
     "scores that are divided by dim, as in muP": weigh(lambda q, k: hide(q @ k.mT / q.size(-1))),
     "scores with a bias by distance, as in ALiBi": weigh(
         lambda q, k: hide(scores_of(q, k) - 0.2 * distance(scores_of(q, k)))
@@ -156,7 +152,7 @@ MUTANTS: dict[str, tuple[Attend, str]] = {
         "With a batch of one you can't see it. A change in one text must not move another.",
     ),
     "values of the first head for all": (
-        one_set_of_values,
+        lambda q, k, v: usual(q, k, v[:, :1]),
         "A change in one head must not move another.",
     ),
 }
