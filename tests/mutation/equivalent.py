@@ -44,8 +44,13 @@ RIGHT: dict[str, dict[str, str]] = {
     "training_flops": {
         'head = width // config["num_attention_heads"]  =>  head = width / config["num_attention_heads"]': "The division has no remainder there.",
     },
-    "grouped_query_attention": {
-        'sizes = {"kv": kv_heads, "group": heads // kv_heads}  =>  sizes = {"kv": kv_heads, "group": heads / kv_heads}': "The division has no remainder, and einops takes 3.0 for 3.",
+    "keeps_contract": {
+        "q, k, v = (normal(2, 3, 7, 5, seed=seed) for seed in range(3))  # four different sizes  =>  q, k, v = (normal(2, 3, 7, 6, seed=seed) for seed in range(3))  # four different sizes": "Any dim will do.",
+        "q, k, v = (normal(2, 3, 7, 5, seed=seed) for seed in range(3))  # four different sizes  =>  q, k, v = (normal(2, 3, 7, 5, ) for seed in range(3))  # four different sizes": "Queries may equal keys.",
+        "x[text, head, token] += 1  =>  x[text, head, token] += 2": "Any change will do.",
+        "x[text, head, token] += 1  =>  x[text, head, token] = 1": "Any change will do.",
+        "x[text, head, token] += 1  =>  x[text, head, token] -= 1": "Any change will do.",
+        "moved = (attend(*changed) - before).abs().amax(-1) > 1e-6  =>  moved = (attend(*changed) - before).abs().amax(-1) >= 1e-6": "Nothing moves by just the tolerance.",
     },
     "adam_step": {
         "no gradient": "An optimizer's step isn't differentiated.",

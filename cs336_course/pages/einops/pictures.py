@@ -48,6 +48,55 @@ def cover() -> None:
     show_cover()
 
 
+def one_row(text: str, weights: Sequence[float]) -> Figure:
+    """Draw how the last letter of a text collects from all letters, with its attention weights."""
+    drawing, axes = figure(11, 5.6)
+    spot = {"ha": "center", "va": "center"}
+    middle = (len(text) - 1) / 2
+
+    def box(x: float, y: float, words: str, group: int, width: float = 0.8) -> None:
+        spans = (x - width / 2, y - 0.28), width, 0.56
+        axes.add_patch(Rectangle(*spans, facecolor=face_of(group), zorder=2))
+        axes.text(x, y, words, fontsize=19, zorder=3, **spot)
+
+    box(middle, 4.6, f"query of  {text[-1]}", 0, 2)
+    box(middle, 0, f"new row of  {text[-1]}", 3, 2.2)
+    for place, (letter, weight) in enumerate(zip(text, weights, strict=True)):
+        wide = {"color": GREY, "linewidth": 1 + 12 * weight, "zorder": 1}
+        axes.plot([middle, place], [4.3, 3.2], **wide)
+        axes.plot([place, middle], [1.2, 0.3], **wide)
+        box(place, 2.95, letter, 1)
+        axes.text(place, 2.2, f"{weight:.2f} times", fontsize=15, **spot)
+        box(place, 1.45, letter, 2)
+    says = {4.6: "what it\nlooks for", 2.95: "keys, what\neach offers", 2.2: "weights"}
+    says |= {1.45: "values, what\neach tells", 0: "weights times\nvalues, added"}
+    for height, words in says.items():
+        axes.text(-0.6, height, words, fontsize=16, ha="right", va="center")
+    axes.set(xlim=(-2, len(text) - 0.5), ylim=(-0.4, 5))
+    axes.axis("off")
+    label(axes, f"What the letter {text[-1]} collects in head 0", "", "")
+    return drawing
+
+
+def two_walks(text: str, n_head: int) -> Figure:
+    """Draw with which keys each line compares one query, on a grid of letters and heads."""
+    drawing, row = figure(11, 4.4, ncols=2)
+    names = "by name: one head's letters", "by position: one letter's heads"
+    for way, (axes, name) in enumerate(zip(row, names, strict=True)):
+        for head, place in np.ndindex(n_head, len(text)):
+            met = head == 0 if way == 0 else place == len(text) - 1
+            fill = face_of(1 + 2 * way) if met else "white"
+            axes.add_patch(Rectangle((place, head), 1, 1, facecolor=fill, edgecolor="black"))
+            words = "q k" if met and (head, place) == (0, len(text) - 1) else "k" if met else ""
+            axes.text(place + 0.5, head + 0.5, words, fontsize=17, ha="center", va="center")
+        axes.set_xticks([n + 0.5 for n in range(len(text))], list(text), fontsize=17)
+        axes.set_yticks([n + 0.5 for n in range(n_head)], range(n_head))
+        axes.set(xlim=(0, len(text)), ylim=(n_head, 0), aspect="equal")
+        axes.grid(visible=False)
+        label(axes, name, "letter", "head")
+    return drawing
+
+
 def before_and_after(values: Tensor, *patterns: str, **sizes: int) -> Figure:
     """Draw a tensor before and after each pattern, in colours of the result's first dimension."""
     panels = []

@@ -56,6 +56,13 @@ def queries_and_keys(
     return q, k
 
 
+def last_row(model: GPT, tokenizer: Tokenizer, text: str) -> list[float]:
+    """Return the first layer's attention weights of a text's last letter, in head 0."""
+    q, k = queries_and_keys(model, tokenizer, text)
+    scores = k[0, :, 0] @ q[0, -1, 0] / q.size(-1) ** 0.5
+    return scores.softmax(-1).tolist()
+
+
 def held_out(tokenizer: Tokenizer, windows: int = 24, seq: int = 256) -> Int[Tensor, "windows all"]:
     """Return windows of seq + 1 letters from the end of the text, which no run has trained on."""
     return encode(tokenizer, shakespeare()[-windows * seq - 1 :]).unfold(0, seq + 1, seq)
@@ -153,28 +160,3 @@ def small_run(tokens: Int[Tensor, " all"], attend: Attend, seed: int = 0) -> lis
                 optimizer.step()
         losses.append(loss_with(model, held, attend))
     return losses
-
-
-def two_runs(
-    tokens: Int[Tensor, " all"], seeds: tuple[int, ...] = (0, 1, 2)
-) -> dict[str, list[list[float]]]:
-    """Train small models with the right line and with the wrong one, for several seeds.
-
-    Returns:
-        The held-out losses of each seed, every 25 steps, by the way in which the model attends.
-    """
-    ways = {"by name": by_name, "by position": by_position}
-    return {
-        way: [small_run(tokens, attend, seed) for seed in seeds] for way, attend in ways.items()
-    }
-
-
-def split(x: Tensor) -> Tensor:
-    """Split the last dimension into 4 heads, by name."""
-    return rearrange(x, "batch seq (head dim) -> batch head seq dim", head=4)
-
-
-def split_by_hand(x: Tensor) -> Tensor:
-    """Split the last dimension into 4 heads, by position."""
-    batch, seq, width = x.shape
-    return x.view(batch, seq, 4, width // 4).permute(0, 2, 1, 3)

@@ -227,17 +227,6 @@ def thirds(cut: Callable[[Tensor, int], Any]) -> Callable[[Tensor, int], Any]:
     return lambda qkv, n_head: tuple(cut(part, n_head) for part in qkv.chunk(3, -1))
 
 
-def as_if_fresh(
-    qkv: Tensor, n_head: int, strides: tuple[int, ...] = (), start: int = 0
-) -> list[Tensor]:
-    """Return three views with the start, or else also the strides, of a fresh tensor."""
-    batch, seq, channels = qkv.shape
-    outer, row, step = strides or (seq * channels, channels, 1)
-    size = channels // (3 * n_head)
-    shape, stride = (batch, n_head, seq, size), (outer, size * step, row, step)
-    return [qkv.as_strided(shape, stride, start + n * channels // 3 * step) for n in range(3)]
-
-
 split_heads = Exercise(
     NOTEBOOK,
     "split_heads",
@@ -269,12 +258,6 @@ split_heads = Exercise(
         "your tensors hold other parts; are q, k, v in that order?": [
             ("unbind(0)", "unbind(0)[::-1]"),
             ("unbind(0)", "roll(1, 0).unbind(0)"),
-        ],
-        "right for a fresh qkv, but yours reads a view of a longer tensor as if it were fresh. "
-        "Compute the strides from qkv.stride(), and the start from qkv.storage_offset().": [
-            lambda qkv, n_head: as_if_fresh(qkv, n_head, start=qkv.storage_offset()),
-            lambda qkv, n_head: as_if_fresh(qkv, n_head, qkv.stride()),
-            as_if_fresh,
         ],
     },
 )

@@ -1,10 +1,13 @@
 """Figures of the character models whose attention heads are merged in two ways."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+import torch
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from torch import Tensor
 
+from cs336_course.drawing.shapes import Panel, grids
 from cs336_course.drawing.style import BLUE, GREEN, GREY, RED, figure, ink, label, show_cover
 
 LOSSES = 1.97, 1.13  # of the two models that the page trains
@@ -22,56 +25,75 @@ def cover() -> None:
         spot = {"va": "center", "family": "monospace", "fontsize": 19}
         axes.text(0.015, height + 0.09, line, **spot)
     before, after = LOSSES
-    checks = ("no error any more", "the right shape", f"validation loss {before} → {after}")
+    checks = (
+        "no error any more",
+        "the right shape",
+        f"validation loss {after}; yours, with reshape, {before}",
+    )
     for place, check in enumerate(checks):
         height = 0.42 - 0.17 * place
         axes.text(0.02, height, "✓", va="center", fontsize=26, color=ink(GREEN))
         axes.text(0.06, height, check, va="center", fontsize=19)
-    axes.add_patch(Rectangle((0.69, 0.1), 0.29, 0.28, facecolor=ink(GREEN), lw=0))
+    axes.add_patch(Rectangle((0.75, 0.1), 0.23, 0.28, facecolor=ink(GREEN), lw=0))
     button = {"color": "white", "fontweight": "bold", "ha": "center", "va": "center"}
-    axes.text(0.835, 0.24, "Merge?", fontsize=28, **button)
+    axes.text(0.865, 0.24, "Merge?", fontsize=28, **button)
     axes.set(xlim=(0, 1), ylim=(0, 0.95))
     axes.axis("off")
     label(axes, "A pull request that deletes one transpose", "", "")
     show_cover()
 
 
-def neighbours(places: Collection[int]) -> list[list[int]]:
-    """Return the places in groups of consecutive numbers."""
-    groups: list[list[int]] = []
-    for place in sorted(places):
-        if groups and place == groups[-1][-1] + 1:
-            groups[-1].append(place)
-        else:
-            groups.append([place])
-    return groups
+def merges(y: Tensor, lines: Mapping[str, Callable[[Tensor], Tensor]]) -> Figure:
+    """Draw the rows that each line makes of the heads' results. A colour is a token.
 
-
-def by_position(losses: Sequence[float], marked: Collection[int], level: float) -> Figure:
-    """Draw the loss at each position, and mark some positions.
+    Numbers of a token that comes after its row have a red frame.
 
     Args:
-        losses: Loss at each position of a window.
-        marked: Positions whose bars are red. The mean loss of neighbours is written on them.
+        y: One text's results, shape (1, head, seq, head_dim).
+        lines: What joins the heads into rows (1, seq, n_embd), by name.
+    """
+    seq = y.size(2)
+    token = torch.arange(seq)[:, None].expand_as(y).contiguous()
+    panels = [Panel("y, head by head", y[0], "head seq head_dim", token[0])]
+    for name, line in lines.items():
+        panels.append(Panel(name, line(y)[0], "seq n_embd", line(token)[0]))
+    drawing = grids(*panels)
+    for axes, panel in zip(drawing.axes[1:], panels[1:], strict=True):
+        for row, column in (panel.groups > torch.arange(seq)[:, None]).nonzero().tolist():
+            frame = {"facecolor": "none", "edgecolor": RED, "lw": 3.5, "zorder": 3}
+            axes.add_patch(Rectangle((column + 0.06, row + 0.06), 0.88, 0.88, **frame))
+    return drawing
+
+
+def by_position(losses: Sequence[float], tokens: Tensor, level: float) -> Figure:
+    """Draw whose numbers each row of a window holds, and below the loss of this row.
+
+    Args:
+        losses: Loss at each row of a window.
+        tokens: The tokens whose numbers a row holds, shape (row, piece).
         level: Loss of a table of character pairs, drawn as a line.
     """
-    drawing, axes = figure(12, 4.6)
-    positions = range(len(losses))
-    for place in marked:
-        axes.axvspan(place - 0.5, place + 0.5, color=RED, alpha=0.15, linewidth=0)
-    axes.bar(positions, losses, color=[RED if p in marked else BLUE for p in positions])
-    for group in neighbours(marked):
-        mean = sum(losses[place] for place in group) / len(group)
-        middle = (group[0] + group[-1]) / 2
-        axes.text(middle, 0.1 * level, f"{mean:.2f}", ha="center", size=16)
-    axes.axhline(level, color=GREY, linestyle="--", linewidth=2)
-    axes.set(xlim=(-0.6, len(losses) - 0.4), ylim=(0, 1.3 * max([*losses, level])))
-    axes.set_xticks(range(0, len(losses), 4))
-    axes.grid(axis="x", visible=False)
-    label(axes, "Where the low loss comes from", "row of the window", "loss [nats/character]")
-    key = [Rectangle((0, 0), 1, 1, color=RED, alpha=0.3), Rectangle((0, 0), 1, 1, color=BLUE)]
-    words = ["predicted to look ahead", "predicted not to"]
-    axes.legend(
-        [*key, axes.lines[0]], [*words, "table of character pairs"], ncols=3, loc="upper left"
-    )
+    drawing, (upper, lower) = figure(12, 7, nrows=2, sharex=True, height_ratios=[5, 4])
+    rows = torch.arange(len(tokens))
+    ahead = tokens > rows[:, None]
+    for marked, colour, mark, words in (
+        (~ahead, BLUE, "o", "a token that the row may know"),
+        (ahead, RED, "^", "a token of the row's future"),
+    ):
+        places = marked.nonzero()[:, 0]
+        upper.scatter(places, tokens[marked], 42, colour, mark, linewidths=0, label=words)
+    upper.plot(rows, rows, color="black", linewidth=2, label="the right line: row r holds token r")
+    upper.set(ylim=(-1.5, 47), yticks=range(0, len(tokens), 8))
+    upper.legend(ncols=2, loc="upper left")
+    colours = [RED if leaks else BLUE for leaks in ahead.any(1)]
+    lower.bar(rows, losses, color=colours)
+    lower.axhline(level, color=GREY, linestyle="--", linewidth=2, label="table of character pairs")
+    lower.set(xlim=(-0.6, len(losses) - 0.4), ylim=(0, 1.3 * max([*losses, level])))
+    lower.legend(loc="upper left")
+    for row in rows[ahead.any(1)].tolist():
+        upper.axvspan(row - 0.5, row + 0.5, color=RED, alpha=0.12, linewidth=0)
+        lower.axvspan(row - 0.5, row + 0.5, color=RED, alpha=0.12, linewidth=0)
+    lower.set_xticks(range(0, len(losses), 4))
+    label(upper, "Whose numbers view alone puts into each row", "", "token")
+    label(lower, "And the loss of that row", "row of the window", "loss [nats]")
     return drawing

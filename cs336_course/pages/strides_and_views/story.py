@@ -67,15 +67,15 @@ class Block(nn.Module):
 
 
 class CharModel(nn.Module):
-    """A two-layer character model whose attention heads `merge` joins."""
+    """A character model whose attention heads `merge` joins."""
 
-    def __init__(self, merge: Merge):
+    def __init__(self, merge: Merge, n_layer: int = N_LAYER):
         super().__init__()
         vocabulary = corpus().tokenizer.vocab_size
         self.token, self.position = nn.Embedding(vocabulary, N_EMBD), nn.Embedding(SEQ, N_EMBD)
         for table in (self.token, self.position):
             nn.init.normal_(table.weight, std=0.1)
-        self.blocks = nn.Sequential(*(Block(merge) for _ in range(N_LAYER)))
+        self.blocks = nn.Sequential(*(Block(merge) for _ in range(n_layer)))
         self.norm, self.head = nn.LayerNorm(N_EMBD), nn.Linear(N_EMBD, vocabulary)
 
     def forward(self, tokens: Int[Tensor, "batch seq"]) -> Float[Tensor, "batch seq vocabulary"]:
@@ -129,11 +129,11 @@ def loss_by_position(model: CharModel) -> Float[Tensor, " seq"]:
     return F.cross_entropy(logits.mT, texts[:, 1:], reduction="none").mean(dim=0)
 
 
-def train(merge: Merge, seed: int = 0) -> Run:
+def train(merge: Merge, seed: int = 0, n_layer: int = N_LAYER) -> Run:
     """Train a model on the CPU with Muon and AdamW, and evaluate it every 25 steps."""
     with one_thread(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = CharModel(merge)
+        model = CharModel(merge, n_layer)
         optimizer = make_optimizer(model)
         draw, losses = torch.Generator().manual_seed(seed), {}
         for step in range(STEPS + 1):

@@ -4,30 +4,34 @@ import torch
 import torch.nn.functional as F
 from einops import einsum
 
+from cs336_course.engine import edits
+
 
 def back(g, k, pattern="b h q k, b k h d -> b q h d"):
     """Return the gradient of the queries, or what another pattern gives."""
     return einsum(g, k, pattern)
 
 
-def by_library(q, k, v, heads, kv_heads):
-    """Use PyTorch's attention, which shares keys and values itself."""
-    q = q.unflatten(-1, (heads, -1)).transpose(1, 2)
-    k, v = (x.unflatten(-1, (kv_heads, -1)).transpose(1, 2) for x in (k, v))
-    mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-    return mixed.transpose(1, 2).flatten(2)
+def own_place_only(attend):
+    """Ask the contract with one change at a time, each in a random text, head and token."""
+    q, k, v = torch.randn(3, 3, 4, 6, 8)
+    before = attend(q, k, v)
+    for place in range(3 * 4 * 6):
+        text, head, token = place // 24, place // 6 % 4, place % 6
+        others = [x.clone() for x in (q, k, v)]
+        for x in others:
+            x[text, head, token] = torch.randn(8)
+        moved = ((attend(*others) - before).abs() > 1e-6).any(-1)
+        late = moved[text, head, token:].all() and moved.sum() == 6 - token
+        if not late:
+            return False
+    return (attend(q, k, torch.full_like(v, 3)) - 3).abs().max() < 1e-4
 
 
-def by_query_head(q, k, v, heads, kv_heads):
-    """Compute one query head after the other."""
-    dim, group = q.size(-1) // heads, heads // kv_heads
-    mixed = []
-    for head in range(heads):
-        shared = slice(head // group * dim, (head // group + 1) * dim)
-        found = q[..., head * dim : (head + 1) * dim] @ k[..., shared].mT / dim**0.5
-        found = found + torch.full_like(found, -torch.inf).triu(1)
-        mixed.append(found.softmax(-1) @ v[..., shared])
-    return torch.cat(mixed, dim=-1)
+def like_the_library(attend):
+    q, k, v = torch.randn(3, 2, 3, 7, 5)
+    right = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    return torch.allclose(attend(q, k, v), right, atol=1e-5)
 
 
 RIGHT = {
@@ -35,11 +39,7 @@ RIGHT = {
         lambda g, k: (g @ k.transpose(1, 2)).transpose(1, 2),
         lambda g, k: (g.permute(0, 2, 1, 3)[..., None] * k.transpose(1, 2)[:, None]).sum(3),
     ],
-    "grouped_query_attention": [
-        by_library,
-        by_query_head,
-        ("-torch.inf", "torch.finfo(scores.dtype).min"),
-    ],
+    "keeps_contract": [own_place_only, ("1e-6", "1e-5"), ("+= 1", "*= -2")],
 }
 REFUSED = {
     "query_gradient": [
@@ -51,26 +51,17 @@ REFUSED = {
         lambda g, k: back(g, k).squeeze(),
         lambda g, k: back(g, k).to("meta"),
     ],
-    "grouped_query_attention": [
-        ("-torch.inf", "torch.finfo(scores.dtype).tiny"),
-        ("math.sqrt(q.size(-1))", "int(math.sqrt(q.size(-1)))"),
-        ("heads // kv_heads", "3"),
-        ("    mixed =", "    v = v[:, :1].expand_as(v)\n    mixed ="),
-        ("    sizes =", "    q = q.view(-1).view(q.shape)\n    sizes ="),
-        ("    sizes =", "    heads, kv_heads = 6, 2\n    sizes ="),
-        ("    mixed =", "    weights *= 1\n    mixed ="),
-        (
-            "    sizes =",
-            "    if q.element_size() < 4:\n        q, k, v = q.float(), k.float(), v.float()\n"
-            "    sizes =",
-        ),
-        (
-            "torch.ones_like(scores, dtype=torch.bool).triu(1)",
-            "torch.ones(q.size(-2), q.size(-2)).triu(1).bool()",
-        ),
-        lambda q, k, v, *heads: by_library(q, k, v.detach(), *heads),
-        lambda q, k, v, *heads: by_library(q, k.detach(), v, *heads),
-        torch.no_grad()(by_library),
-        lambda *given: (torch.set_grad_enabled(False), by_library(*given))[1],
+    "keeps_contract": [
+        like_the_library,
+        lambda attend: True,
+        lambda attend: False,
+        lambda attend: None,
+        ("for x in changed:", "for x in changed[1:]:"),
+        ("for x in changed:", "for x in changed[2:]:"),
+        edits(("normal(2, 3", "normal(1, 3"), ("range(2)", "range(1)"), ("zeros(2", "zeros(1")),
+        ("range(7)", "[3]"),
+        ("torch.equal(moved, expected)", "(moved <= expected).all()"),
+        ("torch.equal(moved, expected)", "(moved >= expected).all()"),
+        ("(q, k, ones), ones", "(q, k, ones), ones, atol=9"),
     ],
 }
