@@ -50,7 +50,10 @@ cheapest = Exercise(
         "GPUs are billed by the second, and you pay whole hours.": (
             ("needed * offer.gpus", "-(-needed // 1) * offer.gpus")
         ),
-        "one of your choices misses the deadline.": ("if needed <= hours", "if True"),
+        "one of your choices misses the deadline.": [
+            ("if needed <= hours", "if True"),
+            edits(("if needed <= hours", "if True"), (", default=None", "")),
+        ],
         "that offer costs the least per hour. A slow GPU is rented for longer, so compare what the "
         "whole run costs.": [
             ("needed * offer.gpus * offer.price", "offer.price"),
