@@ -70,7 +70,8 @@ cheapest = Exercise(
         ),
         "you multiply the time by `mfu`. A GPU that reaches less of its peak needs longer, not "
         "shorter.": (" * offer.mfu) / 3600", ") * offer.mfu / 3600"),
-        "`hours` is in hours, and your time is in another unit.": [
+        "you return None for every deadline. Is a `return` missing, or your time in another unit "
+        "than `hours`?": [
             (" / 3600", ""),
             (" / 3600", " / 60"),
         ],

@@ -26,4 +26,3 @@ RIGHT = {
         ("return gpu, gpus, dollars", "return [gpu, gpus, dollars]"),
     ],
 }
-REFUSED = {"cheapest_plan": [("86_400", "86_401")]}
