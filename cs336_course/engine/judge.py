@@ -66,7 +66,7 @@ def diagnose(exercise: Task, got: Sequence[Record], explain: bool = True) -> Dia
     error = got[place].get("raises", {}).get("type") if first.kind == "raises" else ""
     said = in_words(exercise, got[place], first, place)
     if place and not exercise.is_quiz and first.fact not in ALWAYS:
-        where = exercise.case(place).described()
+        where = exercise.case(place).described() or "others"
         if found[0]:
             said = f"for {where}, {said}"
         else:

@@ -323,7 +323,7 @@ ending_losses = Exercise(
         "you begin one token too late, and end one too late; the context's last logits predict the "
         "ending's first token.": (
             "slice(max(len(t) - 1 - len(e), 0), len(t) - 1)",
-            "slice(len(t) - len(e), len(t))",
+            "slice(max(len(t) - len(e), 1), len(t))",
         ),
         "your endings come without all of their context, but the question is what follows it.": [
             ("(c + e)", "(e[:1] + e)"),

@@ -35,7 +35,7 @@ def models() -> Iterator[Case]:
     """Yield shapes of models, with and without a padded vocabulary."""
     for block_size, vocab_size, n_layer, n_head, n_embd, what in (
         (11, 50, 2, 2, 8, ""),
-        (70, 64, 1, 1, 6, ""),  # more positions than tokens
+        (70, 64, 1, 1, 6, "more positions than tokens"),
         (11, 50, 11, 2, 4, ""),
         (16, 16, 2, 2, 16, "square tables"),
         (11, 63, 2, 2, 8, "a padded row"),

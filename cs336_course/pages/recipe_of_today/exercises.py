@@ -46,10 +46,10 @@ sign_flips = Exercise(
     given={"itertools": itertools},
     is_part=True,
     wrong={
-        "your own signs are one of the choices; a p-value is never 0.": (
-            "total >= seen",
-            "total > seen",
-        ),
+        "your own signs are one of the choices; a p-value is never 0.": [
+            ("total >= seen", "total > seen"),
+            ("return sum(", "return -1 / len(totals) + sum("),
+        ],
         "you count only one side; a change may also hurt, so a sum is far from 0 on both sides.": [
             (
                 "abs(sum(map(math.prod, zip(signs, differences))))",
