@@ -71,6 +71,8 @@ def differs(got: Any, want: Any, tolerance: float) -> Found | None:
         return None if got is want else ("none", kind_of(got), kind_of(want))
     if isinstance(want, Tensor) and isinstance(got, Tensor):
         return tensors_differ(got, want, tolerance)
+    if isinstance(got, Tensor) and isinstance(want, list) and got.ndim > 1:
+        got = list(got)  # a tensor unpacks to its parts
     if isinstance(got, Tensor) and is_number(want) and got.numel() == 1 and not got.is_meta:
         got = got.item()
     if is_number(got) and is_number(want):

@@ -66,7 +66,7 @@ def diagnose(exercise: Task, got: Sequence[Record], explain: bool = True) -> Dia
     error = got[place].get("raises", {}).get("type") if first.kind == "raises" else ""
     said = in_words(exercise, got[place], first, place)
     if place and not exercise.is_quiz and first.fact not in ALWAYS:
-        where = exercise.case(place).described()
+        where = exercise.case(place).described() or "others"
         if found[0]:
             said = f"for {where}, {said}"
         else:
@@ -158,8 +158,8 @@ def shared(found: Difference, got: Record, axes: str) -> str:
         return f"your function changes its input {' and '.join(got['changed'])} in place."
     if fact == "elsewhere":
         return (
-            "right on the CPU, but it would fail on a GPU. Create new tensors on the inputs' "
-            "device, as in torch.arange(..., device=x.device)."
+            "right on the CPU, but it fails if the inputs are on another device. Are new tensors "
+            "created on theirs, as in torch.arange(..., device=x.device)?"
         )
     if fact.startswith("parameter ") and found.kind == "none":
         return f"there is no {fact}. Checkpoints are read by name, so use the task's names."
@@ -215,12 +215,19 @@ def figures(exercise: Task, found: Difference, place: int) -> str:
     if found.want == "right":
         return ""  # the observer found a word for the number, not for what is right
     inputs = exercise.case(place).described()
+    if found.fact.startswith("the result for "):  # the observer has several inputs in a case
+        inputs = found.fact.removeprefix("the result for ")
     given = f"With {inputs}, you" if inputs else "You"
     return f"{given} get {found.got}{found.place}, and {found.want} is right."
 
 
 def complaint(error: Any) -> str:
     """Format an error, including whether the learner's code raised it, or called what did."""
+    if error.get("type") == "EndlessError":
+        return (
+            "your code was still computing after half a minute, so the check has stopped it. Does "
+            "one of your loops never end?"
+        )
     what = f"{error.get('type')}: {error.get('message')}"
     if error.get("own"):
         return f"your code raised {what}"

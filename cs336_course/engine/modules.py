@@ -15,13 +15,13 @@ from cs336_course.engine.records import Record, plain
 
 SAYS = {
     "frozen": "a parameter has requires_grad=False, so it would never learn; leave it on.",
-    "repeated": "two calls differ. GPT-2 is trained without dropout here; leave it out.",
+    "repeated": "two calls with one input differ. Is there dropout, or another random number?",
     "in eval mode": "the output changes after model.eval(); do the same in both modes.",
     "second result": (
-        "right for the first input, but not for a second one; keep nothing of an earlier call."
+        "right for the first input, but not for a second one. Is something of the first call kept?"
     ),
     "backward": (
-        "you change a value in place that its gradient needs; write x = x + ..., not x += ..."
+        "the backward pass fails. Is a value changed in place that it needs, as by x += ...?"
     ),
 }
 

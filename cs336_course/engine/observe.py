@@ -1,7 +1,10 @@
 """Observe an answer: call it with the inputs of a case, and record what it did."""
 
 import copy
+import signal
 import sysconfig
+import threading
+import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -23,11 +26,17 @@ GRADIENT = "gradient of {}"
 Observer = Callable[[Any, Case], Record]
 """Runs an answer on a case. What it returns are the facts that are compared, in this order."""
 
+LONGEST = 30.0  # seconds that an answer may compute for one case; right ones need less than three
+
 # Folders of code that isn't a learner's: these packages, and PyTorch wherever it is installed
 OTHERS = tuple(Path(module.__file__).parent for module in (cs336_course, cs336_lib, torch))
 # Functions that read a tensor's values, which have none on the meta device
 READS = {"item", "tolist", "numpy", "nonzero", "unique", "__bool__", "__int__", "__float__"}
 READS |= {"__index__", "__contains__", "equal", "allclose", "masked_select", "argwhere"}
+
+
+class EndlessError(BaseException):
+    """Error of an answer that was stopped. It passes an answer's own `except Exception`."""
 
 
 def observed(observe: Observer, answer: Any, case: Case, may_seed: bool = False) -> Record:
@@ -38,8 +47,9 @@ def observed(observe: Observer, answer: Any, case: Case, may_seed: bool = False)
     """
     with state.guarded() as left:
         try:
-            record = observe(answer, case)
-        except Exception as error:  # the learner's own code may raise anything
+            with limited():
+                record = observe(answer, case)
+        except (Exception, EndlessError) as error:  # the learner's own code may raise anything
             if isinstance(error, NotImplementedError) and not str(error):
                 raise  # only a stub's error has no message
             record = {"raises": raised(error)}
@@ -48,7 +58,35 @@ def observed(observe: Observer, answer: Any, case: Case, may_seed: bool = False)
     return {"left": left, **record}
 
 
-def raised(error: Exception) -> dict[str, Any]:
+@contextmanager
+def limited() -> Iterator[None]:
+    """Stop the block once this thread has computed for `LONGEST` seconds, as an endless loop does.
+
+    The thread's clock stands while others use the core, so a busy machine shortens nothing. Windows
+    has no such timer. There, and in other threads, only the kernel's stop button helps.
+
+    Raises:
+        EndlessError: If the block is stopped.
+    """
+    if not hasattr(signal, "setitimer") or threading.current_thread() != threading.main_thread():
+        yield
+        return
+    begun = time.thread_time()
+
+    def look(*_: object) -> None:
+        if time.thread_time() - begun >= LONGEST:
+            raise EndlessError
+
+    before = signal.signal(signal.SIGPROF, look)
+    signal.setitimer(signal.ITIMER_PROF, LONGEST, 1)  # by the clock of all threads together
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
+def raised(error: BaseException) -> dict[str, Any]:
     """Return an error as a fact: its type, its message, and whether the learner's code raised it.
 
     An exercise may intercept the functions that an answer calls, so other code may be the last.

@@ -35,9 +35,9 @@ POINTWISE: dict[str, Callable[[Tensor], Tensor]] = {
     "that is exp of the right result.": torch.exp,
     "that is the logarithm of the right result.": torch.log,
     "that is one over the right result.": torch.reciprocal,
-    "the fraction is dropped; use / instead of //.": torch.floor,
+    "the fractions are dropped; keep them.": torch.floor,
     "your numbers are rounded to whole ones.": torch.round,
-    "axes of size 1 have to stay; leave out squeeze().": torch.squeeze,
+    "axes of size 1 have to stay.": torch.squeeze,
 }
 SHORT = (8, 64, 128, 256, 512, 1024, 2048)  # lengths that code may have been written for
 MOST_AXES = 4  # the orders of five are too many
@@ -259,8 +259,8 @@ def by_numbers(pairs: Sequence[Pair]) -> str:
         return f"your numbers are {factor:.4g} times the right ones."
     if all(same_numbers(p.mine, p.right) for p in pairs):
         return (
-            "those are the right numbers in the wrong places. A reshape keeps the elements in "
-            "their old order, so first move the axes to where they belong."
+            "those are the right numbers in the wrong places. Do the axes stand where they belong "
+            "before you reshape?"
         )
     return ""
 

@@ -98,8 +98,11 @@ class Task:
         """
         if isinstance(answer, EllipsisType):
             raise NotImplementedError
+        record: Record = {}
         for case in self.cases():
-            yield observed(self.observe, answer, case, self.may_seed)
+            if record.get("raises", {}).get("type") != "EndlessError":  # other cases last as long
+                record = observed(self.observe, answer, case, self.may_seed)
+            yield record
 
     def idea_records(self, number: int) -> Iterator[Record]:
         """Yield the records of a wrong idea by its number. They are observed once, when needed."""

@@ -115,7 +115,7 @@ def observe_views(name: str) -> Observer:
         x = case.inputs[name]
         result = answer(*case.inputs.values())
         results = result if isinstance(result, tuple | list) else [result]
-        record["memory"] = [shares_memory(view, x) for view in results if isinstance(view, Tensor)]
+        record["memory"] = all(shares_memory(y, x) for y in results if isinstance(y, Tensor))
         return record
 
     return observe_memory

@@ -198,7 +198,7 @@ stochastic_bf16 = Exercise(
             lambda code, r: (code >> 16) + (r >= code & 0xFFFF),
             lambda code, r: (code >> 16) + (r > code & 0xFFFF),
         ],
-        "a number that bf16 can store must never move; compare with <, because r can be 0.": (
+        "a number that bf16 can store must never move, and r can be 0.": (
             lambda code, r: (code >> 16) + (r <= code & 0xFFFF)
         ),
         "your code has more than 16 bits; shift it down.": lambda code, r: code + r & ~0xFFFF,

@@ -1,10 +1,12 @@
 """Exercise of the errata on settings that a training function ignores."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
-from cs336_course.engine import Case, Exercise, edits
+from cs336_course.engine import Case, Exercise, function
+from cs336_course.engine.records import Record
 
 NOTEBOOK = "side_trips/errata"
 
@@ -69,30 +71,36 @@ def sweeps() -> Iterator[Case]:
         settings={"dropout": 0.1, "width": 3},
         others={"dropout": 0.0, "width": 4},
     )
-    yield Case("", train=deaf, settings={"steps": 10, "lr": 0.1}, others={"steps": 20, "lr": 0.3})
+    yield Case("", train=deaf, settings={"steps": 10, "lr": 0.1}, others={"lr": 0.3, "steps": 20})
+
+
+def see_runs(answer: Any, case: Case) -> Record:
+    """Observe the result, and whether each run has another one that draws the same numbers."""
+    states: list[bytes] = []
+
+    def train(**settings: Any) -> float:
+        states.append(torch.get_rng_state().numpy().tobytes())
+        return case.inputs["train"](**settings)
+
+    record = function()(answer, Case(case.what, **case.inputs | {"train": train}))
+    return {"fair": len(states) < 2 or all(states.count(one) > 1 for one in states), **record}
 
 
 ONE = "result(**{name: others[name]}) == usual"
-UNSEEDED = (
-    "`train` draws random numbers, so two runs differ even with the same settings. Let every run "
-    "begin with the same seed."
-)
 
 ignored = Exercise(
     NOTEBOOK,
     "ignored",
     sweeps,
+    observe=see_runs,
     may_seed=True,
+    says={
+        "fair": "`train` draws random numbers, so two runs differ even with the same settings. Let "
+        "every run begin with the same seed.",
+    },
     smaller="A run ends at 3.35. You change only the learning rate, and it ends at 3.35 again. "
     "What do you conclude if both runs had the same seed, and what if they hadn't?",
     wrong={
-        UNSEEDED: [
-            ("        torch.manual_seed(0)\n", ""),
-            edits(
-                ("        torch.manual_seed(0)\n", ""),
-                ("    usual = result()", "    torch.manual_seed(0)\n    usual = result()"),
-            ),
-        ],
         "those are the settings that have an effect. The ones without are wanted.": (
             "== usual",
             "!= usual",

@@ -233,12 +233,12 @@ init_weights = Exercise(
     smaller="Each block adds to the stream twice, each time with variance 1. What variance do "
     "n_layer blocks add?",
     says={
-        "twice": "one weight gets the numbers of another; don't seed within the function.",
+        "twice": "two weights begin with the same numbers; draw each of them anew.",
         "dtypes": "a parameter has another dtype now; keep it.",
         "tied": "lm_head and wte are no longer one tensor; change the weights in place.",
-        "trains": "the parameters no longer require gradients; change them in place.",
-        "modes": "your function calls model.eval() or model.train(); leave that to the caller.",
-        "again": "two calls give the same numbers; leave the seed to the caller.",
+        "trains": "a parameter no longer requires a gradient; leave that as it is.",
+        "modes": "your function changes the model's mode; leave that to the caller.",
+        "again": "two calls give the same numbers; draw new ones in each.",
     },
     wrong={
         "each c_proj writes to the stream, so its 0.02 is divided by sqrt(2 n_layer).": (
@@ -258,24 +258,12 @@ init_weights = Exercise(
             ('"c_proj" in name', '"attn.c_proj" in name'),
             ('"c_proj" in name', '"mlp.c_proj" in name'),
         ],
-        "normal_ takes the std, not the variance.": others("parameter.normal_(0.0, 0.02**2)"),
-        "wpe is drawn with 0.02, too, as the task says.": others(
-            'parameter.normal_(0.0, 0.01 if "wpe" in name else 0.02)'
+        "a std of 0.02 is wanted; yours is its square, as if that were the variance.": others(
+            "parameter.normal_(0.0, 0.02**2)"
         ),
-        "the weights aren't drawn from a normal distribution.": others(
-            "parameter.uniform_(-0.02 * 3**0.5, 0.02 * 3**0.5)"
-        ),
-        "the mean should be 0.": others("parameter.normal_(0.02, 0.02)"),
-        "every bias begins at 0; you draw some.": (
-            'name.endswith("bias")',
-            'name.endswith("bias") and ".ln_" in name',
-        ),
-        "a bias begins at 0, not at 1.": ("parameter.zero_()", "parameter.fill_(1.0)"),
-        "a norm's gain begins at 1, not at 0.": ("parameter.fill_(1.0)", "parameter.fill_(0.0)"),
         "ln_f is a norm, too; its gain begins at 1.": (
             '".ln_" in name',
             '".ln_1" in name or ".ln_2" in name',
         ),
-        "a weight is the same number everywhere; draw it.": others("parameter.fill_(0.0)"),
     },
 )

@@ -26,7 +26,7 @@ from cs336_lib.config import GPTConfig
 from cs336_lib.model import GPT
 
 NOTEBOOK = "11_gpt2_scale"
-ELSEWHERE = "a model on another device"
+ELSEWHERE, HALF = "a model on another device", "a model in bf16"
 
 
 # data_parallel
@@ -137,8 +137,8 @@ data_parallel = Exercise(
         "processes.",
         "the tensor that sum_over_processes returns": "the tensor that sum_over_processes returns "
         "isn't the sum over the processes.",
-        "in training mode": "model.eval() turns dropout off; call the model in training mode.",
-        "with gradients": "no_grad is on, so there is no gradient to add up.",
+        "in training mode": "the model is in evaluation mode; leave it in training mode.",
+        "with gradients": "gradients are off in the forward pass, so there is none to add up.",
         "in autocast": "the forward pass must be inside `with autocast:`.",
         "weights moved": "backward changes the weights; add up `parameter.grad`, not the "
         "parameter.",
@@ -146,7 +146,7 @@ data_parallel = Exercise(
         "the loss": "the returned loss isn't the one of the whole batch, in each process.",
         "graph": "the returned loss still holds a graph, and with it the activations; add up "
         "loss.detach().",
-        "elsewhere": "on a GPU this fails, because a tensor stays on the CPU; move x and y to the "
+        "elsewhere": "on a GPU this fails, or its result is on the CPU; move x and y to the "
         "model's device.",
     },
     wrong={
@@ -248,6 +248,10 @@ def text_cases() -> Iterator[Case]:
     )
     yield Case("another model, with block_size 8", block_size=8, texts=texts(15, (1, 12), (1, 4)))
     yield Case("token 0 in the text", block_size=13, texts=[([0, 7], [0, 0, 3]), ([1], [0])])
+    yield Case(
+        "an ending longer than block_size", block_size=4, texts=[([5, 7], [2, 9, 1, 3, 8, 6])]
+    )
+    yield Case(HALF, block_size=13, texts=[([1, 2], [3]), ([1, 2], [4, 5])])
     yield Case(ELSEWHERE, block_size=13, texts=[([1, 2], [3]), ([1, 2], [4, 5])])
 
 
@@ -260,6 +264,10 @@ def see_losses(answer: Any, case: Case) -> Record:
     if case.what == ELSEWHERE:
         model.to("meta")
         return {"elsewhere": elsewhere(model, lambda: answer(model, contexts, endings))}
+    if case.what == HALF:  # whose numbers depend on the padding
+        with torch.no_grad():
+            result = answer(model.to(torch.bfloat16), contexts, endings)
+        return {"dtype": str(getattr(result, "dtype", ""))}
     passes = Passes(model, Autocast())
     with torch.no_grad(), watched_forward(model, passes.look):
         result = answer(model, contexts, endings)
@@ -311,10 +319,12 @@ ending_losses = Exercise(
             )
         ],
         "you compare each token with the logits at its own place. The logits at position i predict "
-        "token i + 1.": [
-            ("rows[:, 1:]", "rows[:, :-1]"),
-            ("slice(max(len(t) - 1 - len(e), 0), len(t) - 1)", "slice(len(t) - len(e), len(t))"),
-        ],
+        "token i + 1.": ("rows[:, 1:]", "rows[:, :-1]"),
+        "you begin one token too late, and end one too late; the context's last logits predict the "
+        "ending's first token.": (
+            "slice(max(len(t) - 1 - len(e), 0), len(t) - 1)",
+            "slice(max(len(t) - len(e), 1), len(t))",
+        ),
         "your endings come without all of their context, but the question is what follows it.": [
             ("(c + e)", "(e[:1] + e)"),
             ("(c + e)", "(c[-1:] + e)"),

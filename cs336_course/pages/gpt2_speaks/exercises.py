@@ -35,7 +35,7 @@ def models() -> Iterator[Case]:
     """Yield shapes of models, with and without a padded vocabulary."""
     for block_size, vocab_size, n_layer, n_head, n_embd, what in (
         (11, 50, 2, 2, 8, ""),
-        (11, 64, 1, 1, 6, ""),
+        (70, 64, 1, 1, 6, "more positions than tokens"),
         (11, 50, 11, 2, 4, ""),
         (16, 16, 2, 2, 16, "square tables"),
         (11, 63, 2, 2, 8, "a padded row"),
@@ -67,7 +67,6 @@ def exported(answer: Any, case: Case) -> Record:
 
 
 KIND = "t.t() if is_linear(n) else t"
-UNPADDED = "[: model.config.vocab_size]"
 
 published_weights = Exercise(
     NOTEBOOK,
@@ -88,16 +87,11 @@ published_weights = Exercise(
     },
     wrong={
         "the linear layers are still (out, in); OpenAI stores them as (in, out).": (KIND, "t"),
-        "you transpose the tables, too; only linear layers are stored the other way.": (
-            "if is_linear(n)",
-            "if t.ndim == 2",
-        ),
         "a square matrix is a linear layer as well; go by the name.": (
             "if is_linear(n)",
             "if is_linear(n) and t.size(0) != t.size(1)",
         ),
         "a reshape isn't a transpose.": ("t.t()", "t.reshape(t.shape[::-1])"),
-        "the padded rows are still there; a file has vocab_size rows.": (UNPADDED, ""),
     },
 )
 
@@ -187,20 +181,17 @@ nucleus = Exercise(
             (BEFORE, "(ordered.cumsum(-1) < p) | (ordered.cumsum(-1) == ordered)"),
             (BEFORE, "(ordered.cumsum(-1) <= p) | (ordered.cumsum(-1) == ordered)"),
             (BEFORE, "ordered.cumsum(-1) < p"),
+            (BEFORE, "ordered.cumsum(-1) <= p"),
         ],
         "one token too many, since 0.5 + 0.3 reaches 0.7. Compare the sum BEFORE each token.": (
             BEFORE,
             "(ordered.cumsum(-1) - ordered).roll(1, -1).index_fill(-1, torch.tensor(0), 0) < p",
         ),
-        "a token that reaches p exactly is the last one. Write < p, not <= p.": (
+        "a token that reaches p exactly is the last one; you keep one more.": (
             BEFORE,
             BEFORE.replace("<", "<="),
         ),
-        "the likeliest token must always stay, even if it alone is more than p.": (
-            BEFORE,
-            "ordered.cumsum(-1) <= p",
-        ),
-        "you kept the unlikely ones; sort with descending=True.": (
+        "you keep the unlikely ones; begin with the likeliest.": (
             "sort(descending=True)",
             "sort()",
         ),
@@ -221,7 +212,7 @@ nucleus = Exercise(
             "kept = probabilities * (probabilities >= ordered.where(kept > 0, 2).amin(-1, True))\n"
             "    return kept / kept.sum(-1, keepdim=True)",
         ),
-        "0.698 is below p = 0.7, so the next token stays, too. Don't round.": (
+        "0.698 is below p = 0.7, so the next token stays, too; compare exactly.": (
             BEFORE,
             "(ordered.cumsum(-1) - ordered).round(decimals=2) < p",
         ),
@@ -428,8 +419,10 @@ generate = Exercise(
     observe=generated,
     is_part=True,
     errors={
-        "append one token to each text, as a column of shape (batch, 1); argmax needs "
-        "keepdim=True.": ("Tensors must have same number of dimensions", (DRAW, f"{DRAW}[:, 0]")),
+        "append one token to each text, as a column of shape (batch, 1).": (
+            "Tensors must have same number of dimensions",
+            (DRAW, f"{DRAW}[:, 0]"),
+        ),
         FEW: ("index k out of range", (KTH, "logits.topk(top_k).values[:, -1:]")),
     },
     given={"math": math, "nucleus": nucleus_of_rows},
@@ -444,12 +437,12 @@ generate = Exercise(
         "later": "top_k holds for every new token, not only for the first.",
         "drawn": "every text gets the same token; draw with torch.multinomial.",
         "each text": "texts that are equal get the same token; draw one for each text.",
-        "again": "two calls draw the same; leave the seed to the caller.",
+        "again": "two calls draw the same tokens; draw anew in each.",
         "prompt": "the result must begin with the prompt.",
         "longest": "give the model the last block_size tokens, no more and no fewer.",
         "reads": "the model doesn't get the last block_size tokens of each text, in their order.",
         "without gradients": "keep @torch.no_grad(); drawing needs no gradient.",
-        "eval mode": "your function calls model.train(); leave that to the caller.",
+        "eval mode": "your function changes the model's mode; leave that to the caller.",
     },
     wrong={
         "cut only what the model reads to block_size, and append to the whole idx.": (
@@ -468,7 +461,7 @@ generate = Exercise(
             (LOOP, f"    logits = {LAST} / temperature\n{LOOP}"),
             (f"        logits = {LAST} / temperature\n", ""),
         ),
-        "those are places in topk's list; use the ids in .indices.": (
+        "those are places among the likeliest tokens; return the ids of the tokens.": (
             f"logits = {KEEP}",
             "logits = logits.topk(min(top_k, logits.size(-1))).values",
         ),
@@ -507,20 +500,11 @@ generate = Exercise(
             (f"logits = {KEEP}", f"kth = {KTH}"),
             (CHANCES, f"{CHANCES} * (logits >= kth)"),
         ),
-        "nothing is masked; set all but the top_k likeliest logits to -inf.": [
-            (KEEP, "logits"),
-            (f"logits < {KTH}", "logits < -math.inf"),
-        ],
         "each text has its own k-th logit; you use one threshold for the whole batch.": [
             ("[:, :1]", "[0, 0]"),
             (KTH, f"{KTH}.min()"),
             (KTH, f"{KTH}.max()"),
         ],
-        "`new_tokens` is the number of tokens to add; the prompt isn't counted.": (
-            "range(new_tokens)",
-            "range(new_tokens - idx.size(1))",
-        ),
-        "return the prompt as well.": ("return idx", "return idx[:, idx.size(1) - new_tokens :]"),
         "append the new token behind the text, not in front of it.": (
             f"torch.cat((idx, {DRAW})",
             f"torch.cat(({DRAW}, idx)",

@@ -156,7 +156,8 @@ flash_attention = Exercise(
             ),
             ("old * total + weights.sum(1, keepdim=True)", "total + (queries >= start).float()"),
         ),
-        "every row is nan. Since m begins at -inf, exp(new - m) is infinite; take exp(m - new).": (
+        "every row is nan. In the first block m is -inf, and the old sums need a factor of 0, as "
+        "exp(m - new) is.": (
             "torch.exp(m - new)",
             "torch.exp(new - m)",
         ),
@@ -353,7 +354,7 @@ fast = Exercise(
         "dtype": "the weights stay fp32; autocast casts what it needs.",
         "moved": "your function changes the model's weights.",
         "trainable": "your function freezes the weights, so they can't be trained.",
-        "training": "your function calls model.eval(); the model stays in training mode.",
+        "training": "your function changes the model's mode; it stays in training mode.",
         "autocast for": "the autocast should be for the type of the weights' device.",
         "enters twice": "your autocast can be entered only once, and a step enters it for every "
         "micro-batch.",

@@ -104,8 +104,8 @@ backward = Exercise(
     smaller="A batch has two pieces with the mean losses 2 and 4. What does each piece contribute "
     "to the mean loss of the batch?",
     says={
-        "in training mode": "model.eval() turns dropout off; call the model in training mode.",
-        "with gradients": "no_grad is on, so there is no gradient to add up.",
+        "in training mode": "the model is in evaluation mode; leave it in training mode.",
+        "with gradients": "gradients are off in the forward pass, so there is none to add up.",
         "in autocast": "the forward pass must be inside `with autocast:`.",
         "autocast is open": "your code enters `autocast` and never leaves it; write "
         "`with autocast:`.",

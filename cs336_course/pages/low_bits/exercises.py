@@ -17,7 +17,7 @@ def observe_values(answer: Callable[[bytes], Iterable[float]], case: Case) -> Re
     result = plain(answer(case.inputs["block"]))
     result = result.flatten().tolist() if isinstance(result, torch.Tensor) else result
     is_list = isinstance(result, list) and all(isinstance(x, int | float) for x in result)
-    return {"values": [float(x) for x in result] if is_list else str(result)}
+    return {"a value": [float(x) for x in result] if is_list else str(result)}
 
 
 def blocks() -> Iterator[Case]:

@@ -94,26 +94,12 @@ transformer_cost = Exercise(
             BYTES,
             "4 * parameters",
         ),
-        "four bytes are missing, the gradient's or one of AdamW's two: 4 + 4 + 8.": (
-            BYTES,
-            "12 * parameters",
-        ),
-        "the optimizer's state is missing, or your numbers take 2 bytes; in fp32 each parameter "
-        "takes 4 + 4 + 8.": (BYTES, "8 * parameters"),
-        "that is twice too much; each parameter takes 4 + 4 + 8 = 16 bytes.": (
-            BYTES,
-            "32 * parameters",
-        ),
-        "fp32 needs no master copy; each parameter takes 4 + 4 + 8 bytes.": (
-            BYTES,
-            "20 * parameters",
-        ),
+        "you count fewer than 16 bytes for a parameter. In fp32 its weight and its gradient take "
+        "4 each, and AdamW's two moments 8.": [(BYTES, f"{n} * parameters") for n in (8, 12)],
+        "you count more than 16 bytes for a parameter. In fp32 its weight and its gradient take "
+        "4 each, and AdamW's two moments 8.": [(BYTES, f"{n} * parameters") for n in (18, 20, 32)],
         "that is the number of parameters; each takes 4 + 4 + 8 bytes.": (BYTES, "parameters"),
         "those are bits; a byte has 8.": (BYTES, "128 * parameters"),
-        "that is mixed precision with a copy in fp32; in fp32 each parameter takes 4 + 4 + 8.": (
-            BYTES,
-            "18 * parameters",
-        ),
     },
 )
 

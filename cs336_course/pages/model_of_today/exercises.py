@@ -121,14 +121,9 @@ cached_attention = Exercise(
     "many keys does its query see?",
     wrong={
         "every call starts at position 0 again; count the tokens in the cache.": (START, "0"),
-        "the next token's position is the number of tokens in the cache; yours is one too high.": (
-            START,
-            'past["k"].size(2) + 1 if past else 0',
-        ),
-        "the next token's position is the number of tokens in the cache; yours is one too low.": (
-            START,
-            'past["k"].size(2) - 1 if past else 0',
-        ),
+        "the next token's position is the number of tokens in the cache; yours is off by one.": [
+            (START, f'past["k"].size(2) {sign} 1 if past else 0') for sign in "+-"
+        ],
         "you count heads; the tokens in the cache are axis 2 of the keys.": (
             START,
             'past["k"].size(1) if past else 0',

@@ -40,22 +40,22 @@ sign_flips = Exercise(
     NOTEBOOK,
     "sign_flips",
     paired_runs,
-    is_quiz=True,
     smaller="For the differences -1 and -2, four choices of signs have the sums -3, -1, 1 and 3. "
     "Which of them are as far from 0 as ours?",
     answers=("sign_flip_p_value",),
     given={"itertools": itertools},
     is_part=True,
     wrong={
-        "your own signs are one of the choices; a p-value is never 0.": (
-            "total >= seen",
-            "total > seen",
-        ),
+        "your own signs are one of the choices; a p-value is never 0.": [
+            ("total >= seen", "total > seen"),
+            ("return sum(", "return -1 / len(totals) + sum("),
+        ],
         "you count only one side; a change may also hurt, so a sum is far from 0 on both sides.": [
             (
                 "abs(sum(map(math.prod, zip(signs, differences))))",
                 "sum(map(math.prod, zip(signs, differences)))",
             ),
+            ("abs(", "("),
             ("/ len(totals)", "/ len(totals) / 2"),
         ],
         "you count signs; a large difference should weigh more than a small one.": (
@@ -180,15 +180,7 @@ init_of_today = Exercise(
             '"c_proj" in name',
             '"c_q" in name or "c_k" in name or "c_proj" in name',
         ),
-        "the embedding has GPT-2's std of 0.02; it should be 1.": ("(0.0, 1.0)", "(0.0, 0.02)"),
-        "a linear layer keeps the scale of its input with a std of 1/sqrt(inputs), and yours is "
-        "narrower.": [
-            ("parameter.size(1) ** -0.5", "0.02"),
-            ("parameter.size(1) ** -0.5", "1 / parameter.size(1)"),
-        ],
         "a linear layer keeps the scale of its input with a std of 1/sqrt(inputs), and the inputs "
         "of (out, in) are the columns.": ("parameter.size(1)", "parameter.size(0)"),
-        "the linear layers have a std of 1, so their outputs are as wide as the root of the number "
-        "of inputs.": ("parameter.size(1) ** -0.5", "1.0"),
     },
 )

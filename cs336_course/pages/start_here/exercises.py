@@ -50,7 +50,10 @@ cheapest = Exercise(
         "GPUs are billed by the second, and you pay whole hours.": (
             ("needed * offer.gpus", "-(-needed // 1) * offer.gpus")
         ),
-        "one of your choices misses the deadline.": ("if needed <= hours", "if True"),
+        "one of your choices misses the deadline.": [
+            ("if needed <= hours", "if True"),
+            edits(("if needed <= hours", "if True"), (", default=None", "")),
+        ],
         "that offer costs the least per hour. A slow GPU is rented for longer, so compare what the "
         "whole run costs.": [
             ("needed * offer.gpus * offer.price", "offer.price"),
@@ -67,7 +70,8 @@ cheapest = Exercise(
         ),
         "you multiply the time by `mfu`. A GPU that reaches less of its peak needs longer, not "
         "shorter.": (" * offer.mfu) / 3600", ") * offer.mfu / 3600"),
-        "`hours` is in hours, and your time is in another unit.": [
+        "you return None for every deadline. Is a `return` missing, or your time in another unit "
+        "than `hours`?": [
             (" / 3600", ""),
             (" / 3600", " / 60"),
         ],

@@ -47,8 +47,6 @@ im2col = Exercise(
         "them as a view.",
     },
     wrong={
-        "a window of k fits at height - k + 1 places into the rows, and likewise into the "
-        "columns.": ("height - k + 1, width - k + 1", "height - k, width - k"),
         "the last two dimensions belong to the pixels of a window; yours are the windows.": (
             ("right))", "right)).permute(2, 3, 0, 1)")
         ),
@@ -61,7 +59,7 @@ im2col = Exercise(
         "each window is transposed; a step in dimension 2 goes down in the image.": (
             ("(down, right, down, right)", "(down, right, right, down)")
         ),
-        "right for a fresh image, wrong for a view of one: you wrote (width, 1); read "
+        "right for a fresh image, wrong for a view of one, whose strides aren't (width, 1); read "
         "image.stride().": ("down, right = image.stride()", "down, right = width, 1"),
         "your strides count bytes, as in NumPy; torch counts elements.": (
             ("image.stride()", "(image.element_size() * step for step in image.stride())")

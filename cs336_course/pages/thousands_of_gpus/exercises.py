@@ -100,35 +100,19 @@ plan = Exercise(
     says={
         "GPUs": "Your layout has another number of GPUs than you rent.",
         "sequences": "Your step has another number of sequences than the order's 512.",
-        "fits": "Your layout doesn't fit into 90 % of a GPU's memory.",
+        "fits": "Your layout doesn't fit into 90 % of a GPU's memory; split or recompute more.",
         "days": "Your days aren't those of your layout.",
         "dollars": "Your dollars aren't those of your layout.",
         "dollars_range": "Your range isn't `simulate.interval_of` your dollars.",
-        "budget": "Your plan doesn't keep within the budget.",
+        "budget": "Your plan doesn't keep within the budget; find a faster layout.",
         "fsdp_alone": "The first objection's number isn't the bill of FSDP alone.",
         "failures": "The second objection's number isn't what failures cost.",
     },
     wrong={
-        "Your layout doesn't fit into 90 % of a GPU's memory; split more, or recompute more.": [
-            (FAST, "layout = Layout(dp=512, zero=3)"),
-            (SOME, 'recompute = "none"'),
-        ],
         "The layout fits, and its expected bill is within the budget. But the upper end of the "
         "interval isn't, so it may run out of money; find a faster layout.": edits(
             (FAST, "layout = Layout(dp=16, tp=8, pp=4, zero=1, micro_batches=32)"),
             (SOME, 'recompute = "none"'),
-        ),
-        "The layout fits, but its expected bill is above the budget; find a faster layout.": (
-            FAST,
-            "layout = Layout(dp=64, tp=8, zero=3, micro_batches=8)",
-        ),
-        "Your layout has 256 GPUs; the rent is for 512.": (
-            FAST,
-            FAST.replace("dp=256", "dp=128").replace("batches=2", "batches=4"),
-        ),
-        "Your step has 1,024 sequences; the order says 512.": (
-            FAST,
-            FAST.replace("batches=2", "batches=4"),
         ),
         "Failures and checkpoints are missing in your days; divide by the goodput.": (
             DAYS,

@@ -130,15 +130,10 @@ training_flops = Exercise(
             "width * width + 2 * width * kv_width",
         ),
         "Attention's four matrices are missing.": (f"{MATRICES} + ", ""),
-        "That is the price of a whole sequence; give that of one token.": (
-            WHOLE,
-            f"{WHOLE} * seq",
-        ),
         "You count norms; leave them out.": [
             (WEIGHTS, f"{WEIGHTS} + 2 * layers * width"),
             (WEIGHTS, f"{WEIGHTS} + (2 * layers + 1) * width"),
         ],
-        "Those are billions of FLOPs; return the number itself.": (WHOLE, f"{WHOLE} / 1e9"),
         "Your function returns the same number for each length; the scores depend on seq.": (
             KEYS,
             "keys = (8192 + 1) / 2",

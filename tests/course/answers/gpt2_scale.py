@@ -81,7 +81,7 @@ def ending_losses(model, contexts, endings):
     tokens = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=3)
     targets = tokens[:, 1:].clone()
     for target, row, ending in zip(targets, rows, endings, strict=True):
-        target[: len(row) - 1 - len(ending)] = target[len(row) - 1 :] = -100
+        target[: max(len(row) - 1 - len(ending), 0)] = target[len(row) - 1 :] = -100
     tokens, targets = (ids.to(next(model.parameters()).device) for ids in (tokens, targets))
     logits = model(tokens[:, :-1]).float().transpose(1, 2)
     losses = F.cross_entropy(logits, targets, reduction="none").sum(1)
@@ -106,6 +106,8 @@ REFUSED = {
         ),
     ],
     "ending_losses": [
+        ("row[s].float()", "row[s]"),
+        ("max(len(t) - 1 - len(e), 0)", "len(t) - 1 - len(e)"),
         """
 def ending_losses(model, contexts, endings):
     losses = []

@@ -97,6 +97,7 @@ REFUSED = {
     "published_weights": [
         ("    theirs = ", "    model.requires_grad_(False)\n    theirs = "),
         (".contiguous()", ".contiguous().half()"),
+        ("is_linear(n) else t)", "is_linear(n) else t[: model.config.vocab_size])"),
     ],
     "nucleus": [
         rescaled("probabilities.copy_(kept / kept.sum(-1, keepdim=True))"),

@@ -43,6 +43,7 @@ RIGHT = {
             part.unflatten(-1, (n_head, -1)).movedim(2, 1) for part in qkv.chunk(3, -1)
         ],
         lambda qkv, n_head: rearrange(qkv, "b t (n h d) -> n b h t d", n=3, h=n_head).unbind(0),
+        (".unbind(0)", ""),
     ],
 }
 REFUSED = {
