@@ -73,9 +73,12 @@ def temporary_path(path: Path) -> Path:
 
 
 def write_atomic(path: Path, text: str) -> None:
-    """Replace a text file so that a crash leaves either the old or the new version."""
+    """Replace a text file so that a crash leaves either the old or the new version.
+
+    Half a surrogate pair, which no UTF-8 can hold, is escaped.
+    """
     with atomic(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def sync(path: Path) -> None:
@@ -128,6 +131,11 @@ def sha256(path: Path) -> str:
             digest.update(piece)
             bar.update(len(piece))
     return digest.hexdigest()
+
+
+def digest(value: Any) -> str:
+    """Return the SHA-256 of a value's JSON."""
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()
 
 
 def inside(folder: Path, name: str) -> Path:

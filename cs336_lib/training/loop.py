@@ -16,6 +16,7 @@ from cs336_lib.data.loader import hash_key
 from cs336_lib.data.tokenizer import Tokenizer
 from cs336_lib.evals import hellaswag
 from cs336_lib.evals.loss import validation_loss
+from cs336_lib.io import digest
 from cs336_lib.model import GPT
 from cs336_lib.sampling import complete
 from cs336_lib.system import hardware
@@ -96,7 +97,7 @@ def train(config: TrainConfig, on_step: Send | None = None) -> TrainResult:
                     log.write(rows)
                 if saves or stopping:
                     log.sync()  # a checkpoint relies on the rows of its steps
-                    save(run, step + 1, rows[-1].get("val_loss"))
+                    save(run, log.rows)
                 if stopping:
                     break
                 log.restart_clock()
@@ -205,12 +206,13 @@ def evaluate(run: OpenRun, step: int) -> dict[str, float | str]:
     return found
 
 
-def save(run: OpenRun, done: int, val_loss: float | None) -> None:
-    """Write a checkpoint after `done` steps, and delete old checkpoints."""
+def save(run: OpenRun, rows: list[dict[str, Any]]) -> None:
+    """Write a checkpoint after the steps of these rows, and delete old checkpoints."""
     job, folder = run.job, run.folder / "checkpoints"
     state = {
-        "step": done,
-        "val_loss": val_loss,
+        "step": rows[-1]["step"] + 1,
+        "val_loss": rows[-1].get("val_loss"),
+        "metrics": digest(rows),
         "model": dataclasses.asdict(job.model.config),
         "data": run.data.fingerprints,
         "tokenizer": run.data.tokenizer.digest,
