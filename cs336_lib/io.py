@@ -73,12 +73,9 @@ def temporary_path(path: Path) -> Path:
 
 
 def write_atomic(path: Path, text: str) -> None:
-    """Replace a text file so that a crash leaves either the old or the new version.
-
-    Half a surrogate pair, which no UTF-8 can hold, is escaped.
-    """
+    """Replace a text file so that a crash leaves either the old or the new version."""
     with atomic(path) as temporary:
-        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")  # of half pairs
 
 
 def sync(path: Path) -> None:

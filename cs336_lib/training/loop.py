@@ -16,14 +16,13 @@ from cs336_lib.data.loader import hash_key
 from cs336_lib.data.tokenizer import Tokenizer
 from cs336_lib.evals import hellaswag
 from cs336_lib.evals.loss import validation_loss
-from cs336_lib.io import digest
 from cs336_lib.model import GPT
 from cs336_lib.sampling import complete
 from cs336_lib.system import hardware
 from cs336_lib.system.signals import stop_signals
 from cs336_lib.training import checkpoint, distributed, run_folder
 from cs336_lib.training.job import Batches, Job, OpenRun, announce, check, open_run
-from cs336_lib.training.metrics import open_log
+from cs336_lib.training.metrics import checksum, open_log
 from cs336_lib.training.trackers import Send
 
 SAMPLE_TOKENS = 32  # of a sample during training
@@ -212,7 +211,7 @@ def save(run: OpenRun, rows: list[dict[str, Any]]) -> None:
     state = {
         "step": rows[-1]["step"] + 1,
         "val_loss": rows[-1].get("val_loss"),
-        "metrics": digest(rows),
+        "metrics": checksum(rows),
         "model": dataclasses.asdict(job.model.config),
         "data": run.data.fingerprints,
         "tokenizer": run.data.tokenizer.digest,

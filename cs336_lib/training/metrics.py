@@ -74,6 +74,7 @@ METRICS = (
         "mfu", "Model FLOPs utilization", "MFU [%]", "-", "MFU {:.0%}", factor=100, nullable=True
     ),
 )
+TIMES = ("step_ms", "tokens_per_sec", "mfu")
 LARGEST = 1e18  # so that sums stay finite
 
 
@@ -293,13 +294,18 @@ def read_metrics(path: Path, convert: Callable[[Any], Any] | None = None) -> lis
     return rows
 
 
+def checksum(rows: Sequence[dict[str, Any]]) -> str:
+    """Return the SHA-256 of rows without their times, which differ when steps are done again."""
+    return digest([[row[name] for name in row if name not in TIMES] for row in rows])
+
+
 def check_rows(folder: Path, rows: Sequence[dict[str, Any]]) -> None:
     """Tell in the log if the rows of a run aren't those that its newest checkpoint knows."""
     newest = checkpoint.newest_valid(folder / "checkpoints", (checkpoint.STATE,))
     if newest is None:
         return
     state = checkpoint.read_state(newest)
-    known = digest([row for row in rows if row["step"] < state["step"]])
+    known = checksum([row for row in rows if row["step"] < state["step"]])
     if state.get("metrics", known) != known:
         path = folder / run_folder.METRICS
         print(f"{path}: not as it was when {newest.name} was saved", file=Log())
