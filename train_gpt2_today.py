@@ -10,6 +10,8 @@ import json
 import math
 import os
 import time
+import zipfile
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -22,6 +24,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 import tyro
 from einops import rearrange
+from filelock import FileLock, Timeout
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -203,6 +206,8 @@ def generate(model, idx: Tensor, new_tokens: int, temperature=1.0, top_k=50, top
 def open_tokenizer(folder: str) -> tiktoken.Encoding:
     """Return the tokenizer of the data: letters if tokenizer.json lists them, otherwise GPT-2's."""
     path = Path(folder, "tokenizer.json")
+    if not any(Path(folder).glob("*.bin")):
+        raise SystemExit(f"{folder} has no shards; `cs336 prepare` writes them")
     alphabet = json.loads(path.read_text()).get("alphabet") if path.exists() else None
     if alphabet:
         ranks = {letter.encode(): i for i, letter in enumerate(alphabet)}
@@ -479,32 +484,57 @@ def save(out: Path, model: nn.Module, optimizer, config, step: int) -> None:
     (out / "config.tmp").write_text(json.dumps(asdict(config) | {"model_type": "gpt_of_today"}))
     save_file(published_weights(model), out / "model.tmp", metadata={"format": "pt"})
     os.chmod(out / "model.tmp", 0o644)  # save_file lets only its owner read it
-    state = {"step": step, "log": os.path.getsize(out / "log.jsonl"), "config": asdict(config)}
+    state = {"step": step, "log": (out / "log.jsonl").read_text(), "config": asdict(config)}
     state |= {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
     torch.save(state, out / "checkpoint.tmp")
     for name in ("config.json", "model.safetensors", "checkpoint.pt"):  # the checkpoint commits
-        os.replace((out / name).with_suffix(".tmp"), out / name)
+        with open((out / name).with_suffix(".tmp"), "rb+") as file:
+            os.fsync(file.fileno())  # else a power cut may leave a name without its bytes
+        if name == "checkpoint.pt" and (out / name).exists():
+            os.replace(out / name, out / "previous.pt")
+        os.replace(file.name, out / name)
+
+
+def locked(out: Path):
+    """Make the folder of a run, and return a lock that keeps other processes out of it."""
+    out.mkdir(parents=True, exist_ok=True)
+    try:
+        return FileLock(out / "lock").acquire(timeout=0)
+    except Timeout:
+        raise SystemExit(f"{out}: another process trains there; use another --out") from None
+
+
+def newest(paths: list[Path]) -> dict:
+    """Return the first checkpoint that is as it was saved."""
+    for path in paths:
+        with suppress(Exception):  # damaged bytes can raise anything
+            if zipfile.ZipFile(path).testzip() is None:  # torch saves checksums, but ignores them
+                return torch.load(path, map_location="cpu", weights_only=True)
+        print(f"{path} is damaged", flush=True)
+    raise SystemExit(f"restore {paths[0]} from a copy, or use another --out")
 
 
 def resume(out: Path, model: nn.Module, optimizer, config) -> int:
-    """Load the checkpoint of an interrupted run, if there is one, and return its step."""
-    out.mkdir(parents=True, exist_ok=True)
-    if not (out / "checkpoint.pt").exists():
+    """Load the newest checkpoint of an interrupted run, if there is one, and return its step."""
+    paths = [path for path in (out / "checkpoint.pt", out / "previous.pt") if path.exists()]
+    if not paths:
         (out / "log.jsonl").write_text("")
         return 0
-    state = torch.load(out / "checkpoint.pt", map_location="cpu", weights_only=True)
+    state = newest(paths)
     free = "out init_from hellaswag prompt micro_batch_size eval_every eval_tokens bf16 compile"
     for name, was in state["config"].items():
         if name not in free.split() and was != (now := getattr(config, name)):
             raise SystemExit(f"{out} holds a run with {name}={was}, not {now}; use another --out")
     model.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
-    os.truncate(out / "log.jsonl", state["log"])  # the steps after the checkpoint are done again
+    (out / "log.jsonl").write_text(state["log"])  # the steps after the checkpoint are done again
     return state["step"]
 
 
 def report(row: dict, model, optimizer, tokenizer, examples: list, config, autocast) -> None:
     """Judge an evaluated step, print and log the numbers of any step, and save the run."""
+    if not all(map(math.isfinite, row.values())):
+        raise SystemExit(f"{row}; begin another --out with a lower --learning-rate")
     if is_evaluated := "val_loss" in row:
         row |= {"hellaswag": hellaswag(model, examples, autocast)} if examples else {}
         torch.manual_seed(row["step"])  # so that a resumed run writes the same
@@ -522,8 +552,8 @@ def report(row: dict, model, optimizer, tokenizer, examples: list, config, autoc
 
 def main(config: Config) -> None:
     """Train GPT-2 into the folder `config.out`, from the start or from its checkpoint on."""
-    device, tokenizer = join_processes(), open_tokenizer(config.data)
-    world, config = rank_and_world()[1], replace(config, vocab_size=tokenizer.n_vocab)
+    out, device, tokenizer = Path(config.out), join_processes(), open_tokenizer(config.data)
+    (rank, world), config = rank_and_world(), replace(config, vocab_size=tokenizer.n_vocab)
     if config.batch_tokens % (config.micro_batch_size * config.block_size * world):
         raise SystemExit("batch_tokens must be a multiple of micro-batch x block_size x processes")
     train_tokens, val_tokens = (Tokens(config.data, split, config) for split in ("train", "val"))
@@ -537,13 +567,15 @@ def main(config: Config) -> None:
             raise SystemExit(f"{config.init_from}: {error}") from None
     fast_model, autocast = fast(model.to(device), config)
     optimizer = make_optimizer(model, config)
-    first_step = resume(Path(config.out), model, optimizer, config)
 
     def batches(step: int):
         return ahead(micro_batches(train_tokens, step, config), device)
 
-    for row in train(fast_model, optimizer, batches, val_tokens, config, autocast, first_step):
-        report(row, model, optimizer, tokenizer, examples, config, autocast)
+    with locked(out) if rank == 0 else nullcontext():
+        sum_over_processes(torch.zeros(1, device=device))  # which waits for rank 0 and its lock
+        first_step = resume(out, model, optimizer, config)
+        for row in train(fast_model, optimizer, batches, val_tokens, config, autocast, first_step):
+            report(row, model, optimizer, tokenizer, examples, config, autocast)
     if world > 1:
         dist.destroy_process_group()
 

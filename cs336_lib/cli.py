@@ -49,7 +49,7 @@ class Train:
             sample = f"cs336 sample --run-dir {shlex.quote(config.run_dir)}"
             if sampling.first_prompt(result.tokenizer, "Romeo:") == "Romeo:":
                 sample += " --prompt 'Romeo:'"
-            print(f"validation loss {result.val_loss:.4f}; try: {sample}")
+            print(f"validation loss {result.val_loss:.4f}; try: {printable(sample)}")
 
 
 @dataclass(frozen=True)
@@ -202,10 +202,11 @@ class Prepare:
             workers=self.workers,
             shard_tokens=self.shard_tokens,
         )
-        print(f"{self.out}: {counts['train']:,} tokens to train on, {counts['val']:,} to validate")
+        found = f"{counts['train']:,} tokens to train on, {counts['val']:,} to validate"
+        print(printable(f"{self.out}: {found}"))
         preset = preset_for(self.tokenizer, counts["train"])
         data, run_dir = shlex.quote(str(self.out)), shlex.quote(f"runs/{self.out.name}")
-        print(f"next: cs336 train {preset} --train-data {data} --run-dir {run_dir}")
+        print(printable(f"next: cs336 train {preset} --train-data {data} --run-dir {run_dir}"))
 
 
 @dataclass(frozen=True)
@@ -249,7 +250,8 @@ class Export:
 
         model, tokenizer = checkpoint.load_run(self.run_dir, hardware.select_device("cpu"))
         hugging_face.export(model, self.out, tokenizer, page.model_card(self.run_dir))
-        print(f"{self.out}: load it by GPT2LMHeadModel.from_pretrained({str(self.out)!r})")
+        out = str(self.out)
+        print(f"{printable(out)}: load it by GPT2LMHeadModel.from_pretrained({out!r})")
 
 
 @dataclass(frozen=True)
@@ -277,7 +279,7 @@ class Compare:
                 from cs336_lib.report import curves
             except ImportError:
                 raise UserError("--out needs matplotlib; pip install matplotlib") from None
-            figure = curves.compared({run.name: run.rows for run in runs})
+            figure = curves.compared({printable(run.name): run.rows for run in runs})
             with atomic(out) as temporary:
                 figure.savefig(temporary)
         print(table(runs))
@@ -316,7 +318,7 @@ class Report:
         figures = curves.progress(run.rows, run.config.grad_clip)
         pictures = [curves.inline_svg(figure) for figure in figures]
         write_atomic(out, page.page(run, environment, pictures, self.price))
-        print(f"{out}: {out.stat().st_size / 1000:,.0f} kB")
+        print(f"{printable(str(out))}: {out.stat().st_size / 1000:,.0f} kB")
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ def temporary_path(path: Path) -> Path:
 def write_atomic(path: Path, text: str) -> None:
     """Replace a text file so that a crash leaves either the old or the new version."""
     with atomic(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")  # of half pairs
 
 
 def sync(path: Path) -> None:
@@ -128,6 +128,11 @@ def sha256(path: Path) -> str:
             digest.update(piece)
             bar.update(len(piece))
     return digest.hexdigest()
+
+
+def digest(value: Any) -> str:
+    """Return the SHA-256 of a value's JSON."""
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()
 
 
 def inside(folder: Path, name: str) -> Path:

@@ -215,7 +215,7 @@ def prepare(
 
 def describe(corpus: Corpus) -> dict[str, object]:
     """Describe a corpus, with file sizes and modification times, to detect changes on resume."""
-    stats = [(str(path.resolve()), path.stat()) for path in corpus.paths]
+    stats = [(os.path.realpath(path), path.stat()) for path in corpus.paths]
     files = [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]
     return {"format": 5, **dataclasses.asdict(corpus), "paths": files}
 

@@ -10,7 +10,7 @@ from typing import Any
 from cs336_lib import accounting, formatting
 from cs336_lib.config import CHANGEABLE, PATHS, UserError
 from cs336_lib.data.tokenizer import tokenizer_of
-from cs336_lib.io import inside, read_json
+from cs336_lib.io import Log, digest, inside, printable, read_json
 from cs336_lib.report import palette
 from cs336_lib.report.runs import Run, judge, outcome, read_run
 from cs336_lib.training import run_folder
@@ -59,6 +59,8 @@ def read(folder: Path) -> tuple[Run, dict[str, Any]]:
     run = read_run(folder)
     path = inside(folder, run_folder.ENVIRONMENT)
     environment = read_json(path) if path.exists() else {}
+    if environment.pop("sha256", digest(environment)) != digest(environment):
+        print(f"{path}: not as it was written", file=Log())
     devices = environment.get("devices", 1)
     if type(devices) is not int or not 1 <= devices <= MOST_DEVICES:
         raise UserError(f"{path}: devices is {devices!r:.40}; a number of devices expected")
@@ -252,4 +254,5 @@ def code(values: dict[str, Any]) -> str:
 
 def markdown(text: str) -> str:
     """Return a text as one line in which Markdown and HTML have no meaning."""
-    return re.sub(r"([\\`*_{}\[\]<>()#+!|~-])", r"\\\1", " ".join(text.split()))
+    line = printable(" ".join(text.split()))
+    return re.sub(r"([\\`*_{}\[\]<>()#+!|~-])", r"\\\1", line)

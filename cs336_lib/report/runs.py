@@ -23,7 +23,7 @@ from cs336_lib.formatting import digits, duration, short
 from cs336_lib.hugging_face import read_tensors
 from cs336_lib.io import inside, read_json
 from cs336_lib.training import checkpoint, run_folder
-from cs336_lib.training.metrics import read_metrics
+from cs336_lib.training.metrics import check_rows, read_metrics
 
 # Losses are comparable only between runs in which these agree.
 OF_THE_TASK = ("train_data", "val_data", "tokenizer", "eval_tokens", "block_size")
@@ -63,6 +63,7 @@ def read_run(folder: Path) -> Run:
         if not metrics.exists():
             raise FileNotFoundError(f"{metrics}: no such file")
         rows = read_metrics(metrics)
+        check_rows(folder, rows)
     if not rows:
         raise UserError(f"{metrics}: no step is finished yet")
     for row in rows:

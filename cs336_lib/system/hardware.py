@@ -4,6 +4,7 @@ import ctypes
 import os
 import platform
 import re
+import tempfile
 import timeit
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -150,7 +151,10 @@ def why_not_compiled(device: torch.device) -> str:
             return "Python's headers are missing (Python.h; Debian: python3-dev)"
         if "cxx" in repr(error).lower() or "compiler" in repr(error).lower():
             return f"no {'C++' if device.type == 'cpu' else 'C'} compiler found"
-        return f"fails: {type(error).__name__}"
+        folder = tempfile.gettempdir()
+        if " " in folder and folder in str(error):
+            return f"{folder} has a blank, at which the compiler fails; set TMPDIR"
+        return f"fails: {(str(error) or type(error).__name__).splitlines()[0]}"
     return ""
 
 

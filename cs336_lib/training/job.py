@@ -22,7 +22,7 @@ from cs336_lib.data.tokenizer import (
 )
 from cs336_lib.evals.hellaswag import Example, load_examples
 from cs336_lib.formatting import duration
-from cs336_lib.io import inside, read_json, write_atomic
+from cs336_lib.io import digest, inside, printable, read_json, write_atomic
 from cs336_lib.model import GPT
 from cs336_lib.optim import make_optimizer
 from cs336_lib.system import cpu, hardware
@@ -254,7 +254,8 @@ def check_batches(run: OpenRun) -> None:
 def announce(run: OpenRun) -> None:
     """Print what will be trained, and write environment.json, on rank 0."""
     if run.job.place.world.is_main:
-        text = json.dumps(environment(run.job), indent=1) + "\n"
+        described = environment(run.job)
+        text = json.dumps(described | {"sha256": digest(described)}, indent=1) + "\n"
         write_atomic(run.folder / run_folder.ENVIRONMENT, text)
         print(banner(run))
 
@@ -296,14 +297,14 @@ def banner(run: OpenRun) -> str:
     return f"""\
 model      {model.num_parameters():,} parameters: {config.n_layer} layers, {config.n_head} heads, \
 {config.n_embd} wide, context {config.block_size}
-data       {config.train_data or "the plays that ship"}, tokenizer {tokenizer.name}, \
+data       {printable(config.train_data) or "the plays that ship"}, tokenizer {tokenizer.name}, \
 {tokenizer.vocab_size:,} ids
 device     {hardware.device_name(place.device)} x {devices}, \
 {"bf16 autocast" if place.dtype else "fp32"} ({source})
 run        {config.max_steps} steps of {config.batch_tokens:,} tokens{resumed}: \
 {tokens:,} tokens, {flops:.2e} FLOPs
 expected   {expected}
-writes to  {config.run_dir}"""
+writes to  {printable(config.run_dir)}"""
 
 
 @dataclass(frozen=True)

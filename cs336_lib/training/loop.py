@@ -22,7 +22,7 @@ from cs336_lib.system import hardware
 from cs336_lib.system.signals import stop_signals
 from cs336_lib.training import checkpoint, distributed, run_folder
 from cs336_lib.training.job import Batches, Job, OpenRun, announce, check, open_run
-from cs336_lib.training.metrics import open_log
+from cs336_lib.training.metrics import checksum, open_log
 from cs336_lib.training.trackers import Send
 
 SAMPLE_TOKENS = 32  # of a sample during training
@@ -96,7 +96,7 @@ def train(config: TrainConfig, on_step: Send | None = None) -> TrainResult:
                     log.write(rows)
                 if saves or stopping:
                     log.sync()  # a checkpoint relies on the rows of its steps
-                    save(run, step + 1, rows[-1].get("val_loss"))
+                    save(run, log.rows)
                 if stopping:
                     break
                 log.restart_clock()
@@ -205,12 +205,13 @@ def evaluate(run: OpenRun, step: int) -> dict[str, float | str]:
     return found
 
 
-def save(run: OpenRun, done: int, val_loss: float | None) -> None:
-    """Write a checkpoint after `done` steps, and delete old checkpoints."""
+def save(run: OpenRun, rows: list[dict[str, Any]]) -> None:
+    """Write a checkpoint after the steps of these rows, and delete old checkpoints."""
     job, folder = run.job, run.folder / "checkpoints"
     state = {
-        "step": done,
-        "val_loss": val_loss,
+        "step": rows[-1]["step"] + 1,
+        "val_loss": rows[-1].get("val_loss"),
+        "metrics": checksum(rows),
         "model": dataclasses.asdict(job.model.config),
         "data": run.data.fingerprints,
         "tokenizer": run.data.tokenizer.digest,

@@ -5,7 +5,7 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +16,9 @@ from torch import Tensor
 
 from cs336_lib import accounting, schedule
 from cs336_lib.config import UserError
-from cs336_lib.io import Bar, Log, draws_in_place, sync, write_atomic, writing
+from cs336_lib.io import Bar, Log, digest, draws_in_place, sync, write_atomic, writing
 from cs336_lib.system import hardware
-from cs336_lib.training import run_folder
+from cs336_lib.training import checkpoint, run_folder
 from cs336_lib.training.job import OpenRun
 from cs336_lib.training.run_folder import nan_hint
 from cs336_lib.training.trackers import Send, open_tracker
@@ -74,6 +74,7 @@ METRICS = (
         "mfu", "Model FLOPs utilization", "MFU [%]", "-", "MFU {:.0%}", factor=100, nullable=True
     ),
 )
+TIMES = ("step_ms", "tokens_per_sec", "mfu")
 LARGEST = 1e18  # so that sums stay finite
 
 
@@ -100,7 +101,9 @@ class StepLog:
         saved = read_metrics(self.path) if self.path.exists() else []
         self.rows = [row for row in saved if row["step"] < self.done]
         if self.is_main:
+            check_rows(run.folder, self.rows)
             write_atomic(self.path, "".join(json.dumps(row) + "\n" for row in self.rows))
+            self.size = self.path.stat().st_size
         self.has_bar = draws_in_place(sys.stderr)  # a log gets a line for every row instead
         hidden = not (self.is_main and self.has_bar)
         size = {"initial": self.done, "total": job.config.max_steps}
@@ -177,7 +180,10 @@ class StepLog:
             if not self.is_main:
                 continue
             with writing(self.path), open(self.path, "a") as file:
+                if file.tell() != self.size:
+                    raise UserError(f"{self.path}: another process writes there, too; stop one")
                 file.write(json.dumps(row) + "\n")
+                self.size = file.tell()
             if self.has_bar:
                 self.bar.set_postfix_str(summary(row), refresh=False)
             else:
@@ -286,6 +292,23 @@ def read_metrics(path: Path, convert: Callable[[Any], Any] | None = None) -> lis
             row.pop("val_loss", None)
         rows.append(row)
     return rows
+
+
+def checksum(rows: Sequence[dict[str, Any]]) -> str:
+    """Return the SHA-256 of rows without their times, which differ when steps are done again."""
+    return digest([[row[name] for name in row if name not in TIMES] for row in rows])
+
+
+def check_rows(folder: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Tell in the log if the rows of a run aren't those that its newest checkpoint knows."""
+    newest = checkpoint.newest_valid(folder / "checkpoints", (checkpoint.STATE,))
+    if newest is None:
+        return
+    state = checkpoint.read_state(newest)
+    known = checksum([row for row in rows if row["step"] < state["step"]])
+    if state.get("metrics", known) != known:
+        path = folder / run_folder.METRICS
+        print(f"{path}: not as it was when {newest.name} was saved", file=Log())
 
 
 def is_spike(loss: float | None, before: list[dict[str, Any]]) -> bool:

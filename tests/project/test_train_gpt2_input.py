@@ -149,8 +149,29 @@ def test_killed_at_any_moment_it_ends_the_same(file, config, monkeypatch, owner,
         assert torch.equal(weights(killed)[key], value), key
 
 
-def test_a_resumed_run_keeps_its_recipe(file, config):
+def test_a_damaged_checkpoint_makes_way_for_the_one_before(file, config, capsys):
+    config = dataclasses.replace(config, eval_every=1)
+    rows, (newest, before) = run(file, config), sorted(Path(config.out).glob("*.pt"))
+    whole, older = newest.read_bytes(), before.read_bytes()
+    for place in np.random.default_rng(0).integers(0, len(whole), 20):
+        newest.write_bytes(whole[:place] + b"?" + whole[place + 1 :])
+        before.write_bytes(older)
+        assert run(file, config) == rows
+    assert f"{newest} is damaged" in capsys.readouterr().out
+    newest.write_bytes(b"")
+    before.write_bytes(older[:-9])
+    assert "use another --out" in said(file, config)
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(file, config):
+    assert "nan" in said(file, config, learning_rate=1e30, max_steps=9, eval_every=9)
+    assert not list(Path(config.out).glob("*.pt"))
+
+
+def test_a_resumed_run_is_alone_and_keeps_its_recipe(file, config):
     rows = run(file, config)
+    with file.locked(Path(config.out)):
+        assert "another process" in said(file, config)
     for name, value in {"learning_rate": 0.2, "seed": 3, "n_head": 1, "max_steps": 9}.items():
         assert f"{name}={getattr(config, name)}, not {value}" in said(file, config, **{name: value})
     free = {"micro_batch_size": 2, "eval_every": 5, "prompt": "O", "bf16": True}
@@ -198,6 +219,7 @@ def test_weights_of_another_shape_are_refused(file, config, published, tmp_path,
 
 @pytest.mark.parametrize("split", ["train", "val"])
 def test_data_that_is_too_short_or_no_whole_shard_is_refused(file, config, split):
+    assert "nowhere has no shards" in said(file, config, data="nowhere")  # and not "go online"
     path = Path(config.data) / f"{split}_000.bin"
     whole = path.read_bytes()
     for count in (0, 16):

@@ -67,6 +67,10 @@ def test_a_run_can_not_forge_a_row_or_color_the_terminal(runs, capsys):
     assert sum(line.startswith("validation loss, best") for line in lines) == 1
     assert sum(line.startswith("steps") for line in lines) == 1
     assert all(line.isprintable() for line in lines)
+    half = write_run(Path("half\udcff\x1b"), [4.0], {}, val_data="\ud800")
+    assert r"half\udcff\x1b" in run(capsys, runs[0], half, "--out", "a.png")
+    cli.main(["report", str(half)])
+    assert r"half\udcff\x1b/report.html" in capsys.readouterr().out
     assert r"x\nvalidation loss, best  0.1\r\x1b[31m\u202e\u2028" in out
 
 

@@ -60,7 +60,13 @@ def test_a_page_of_an_unfinished_run(run_dir, capsys):
     assert "--overwrite" in capsys.readouterr().err
 
 
-def test_a_run_without_an_environment_and_a_damaged_one(run_dir):
+def test_a_run_without_an_environment_and_a_damaged_one(run_dir, capsys):
+    page.read(run_dir)
+    assert not capsys.readouterr().err
+    for name in ("metrics.jsonl", "environment.json"):
+        (run_dir / name).write_text((run_dir / name).read_text().replace("1", "2"))
+    page.read(run_dir)
+    assert capsys.readouterr().err.count("not as it was") == 2
     (run_dir / "environment.json").write_text('{"devices": 1e9}')
     with pytest.raises(ValueError, match="a number of devices expected"):
         page.read(run_dir)

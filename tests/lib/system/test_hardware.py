@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -22,6 +23,17 @@ def test_precision_follows_the_processor(monkeypatch):
         assert hardware.autocast_dtype(CPU, "auto") == dtype
         assert hardware.autocast_dtype(CPU, "bf16") == torch.bfloat16  # slow, but requested
         assert hardware.autocast_dtype(CPU, "fp32") is None
+
+
+def test_why_the_compiler_fails_is_one_line(monkeypatch):
+    monkeypatch.setattr(hardware.tempfile, "tempdir", "/my tmp")
+    for said, told in (
+        ("C++\n\ng++ /my tmp/a.h", "/my tmp has a blank"),
+        ("noexec\n\nSet", "noexec"),
+    ):
+        monkeypatch.setattr(torch, "compile", Mock(side_effect=RuntimeError(said)))
+        (line,) = hardware.why_not_compiled(CPU).split("\n")
+        assert told in line
 
 
 def test_a_gpu_gets_its_own_figures_or_none(monkeypatch):

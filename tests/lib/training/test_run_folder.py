@@ -113,6 +113,11 @@ def test_a_run_holds_its_folder_from_first_to_last_and_no_longer(tiny_run):
         train(tiny_run, on_step=look)
     assert held == list(range(6))
     assert not lock.exists(), "although this process, as a notebook's, continues"
+    metrics = lock.with_name(
+        "metrics.jsonl"
+    )  # a second run writes it after a hand deleted the lock
+    with pytest.raises(ValueError, match="another process writes there"):
+        train(resumed(tiny_run), on_step=lambda _: metrics.write_text(""))
     assert train(resumed(tiny_run)).finished
     assert train(resumed(tiny_run)).finished
 
