@@ -1,6 +1,5 @@
 """What an exercise declares: its cases, what is observed, and the wrong ideas about it."""
 
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from cs336_course.engine.cases import Case
 from cs336_course.engine.observe import Observer, function, observed
 from cs336_course.engine.records import Record
 from cs336_course.engine.relations import axes_in
-from cs336_course.learner.study import SHIPPED
+from cs336_course.learner.study import marks_of, shipped
 
 Edit = tuple[str, str]
 
@@ -184,11 +183,8 @@ def printed(notebook: str, name: str) -> str:
         notebook: Name of the notebook, such as "03_einops".
         name: Name of the exercise.
     """
-    text = (SHIPPED / f"{notebook}.ipynb").read_text(encoding="utf-8")
-    cells = iter(json.loads(text)["cells"])
-    for cell in cells:
-        if cell["metadata"].get("cs336", {}).get("exercise") == name:
-            break
+    cells = iter(shipped(notebook))
+    next(cell for cell in cells if marks_of(cell).get("exercise") == name)
     solution = next(c for c in cells if "solution" in c["metadata"].get("tags", []))
-    (code,) = re.findall(r"```python\n(.*?)```", "".join(solution["source"]), flags=re.S)
+    (code,) = re.findall(r"```python\n(.*?)```", solution["source"], flags=re.S)
     return code

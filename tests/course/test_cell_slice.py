@@ -84,7 +84,7 @@ def test_an_answer_that_is_not_there_is_named(cells):
 )
 def test_a_setup_has_what_an_answer_needs(cells, setup):
     found = sliced(cells, cell_slice.Course((), (), ("len",)))
-    assert "; ".join(map(ast.unparse, found.setup)) == setup
+    assert "; ".join(ast.unparse(one.node) for one in found.setup) == setup
 
 
 def test_a_file_that_is_no_notebook_is_named(tmp_path):
