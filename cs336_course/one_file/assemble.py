@@ -4,11 +4,13 @@ import ast
 import builtins
 import json
 import re
-import sys
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,6 +26,7 @@ UNTOUCHED = "not attempted yet"
 WRONG = "yours isn't right yet"
 NO_CELL = "your notebook has no cell for"
 NO_NOTEBOOK = "this folder has no notebook"
+ANOTHER = "the file has another `{}`; give yours another name"
 SECONDS = 120  # for a part and its check
 FOOTER = """if __name__ == "__main__":
     main(tyro.cli(Config))
@@ -45,6 +48,8 @@ class Part:
         is_changed: Whether the code is given, and the learner has changed it.
         later: Reason why the learner's answer in a later notebook isn't used, or "".
         path: Learner's notebook, or `None` without one.
+        course: The course's code of the part.
+        check: What `worker.in_file` reads of the part's check.
     """
 
     name: str
@@ -55,6 +60,8 @@ class Part:
     is_changed: bool = False
     later: str = ""
     path: Path | None = None
+    course: str = ""
+    check: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def is_mine(self) -> bool:
@@ -132,7 +139,11 @@ def parts(folder: Path | None, until: str = "", recipe: str = "gpt2") -> list[Pa
     with Process() as process:
         for number in file.notebooks_until(until):
             read_notebook(open_notebook(folder, number), file, found, process)
-    return [part for name, part in found.items() if name not in file.replaced.split()]
+        for name in file.replaced.split():
+            found.pop(name, None)
+        check_names(found, file.header)
+        check_whole(found, recipe, process)
+    return list(found.values())
 
 
 def open_notebook(folder: Path | None, number: str) -> Notebook:
@@ -169,38 +180,52 @@ def read_notebook(book: Notebook, file: Recipe, found: dict[str, Part], process:
         others = (part.code for part in found.values() if part.name != name)
         before = "\n\n\n".join([file.header, *others])
         exercise = marks.get("exercise", "")
-        code, missing = written(book, exercise, source, before, process)
-        is_changed = not exercise and code not in ("", source)
-        code = code or (solution(book.course, exercise) if exercise else source)
-        if not code:
+        ours = solution(book.course, exercise) if exercise else source
+        if not ours:
             raise ValueError(f"the course's notebook {book.number} has no solution of {name}")
-        part = Part(
-            name, book.number, code.strip(), not exercise, missing, is_changed, path=book.path
-        )
+        call = check_of(exercise, source)
+        check = {"checks": book.checks if exercise else "", "check": exercise}
+        check |= {"arguments": [ast.unparse(argument) for argument in call.args]}
+        code, missing = written(book, call, exercise, source, before, check, process)
+        is_changed = not exercise and code not in ("", source)
+        code, ours = (code or ours).strip(), ours.strip()
+        part = Part(name, book.number, code, not exercise, missing, is_changed, "", book.path)
+        part = replace(part, course=ours, check=check)
         earlier = found.get(name)
         if earlier and earlier.is_mine and not (part.is_mine or marks.get("replaces")):
             part = replace(earlier, later=missing)
         found[name] = part
 
 
+def check_of(exercise: str, source: str) -> ast.Call:
+    """Return the call of the check in a cell of the course. A given part only has to run."""
+    nodes = ast.parse(source).body
+    call = cell_slice.check_call(nodes[-1]) if exercise else None
+    assert call or not exercise, f"{exercise} doesn't end with its check"
+    defined = [n.name for n in nodes if isinstance(n, (ast.FunctionDef, ast.ClassDef))]
+    return call or ast.Call(ast.Name("given"), [ast.Name(name) for name in defined], [])
+
+
 def written(
-    book: Notebook, exercise: str, source: str, before: str, process: Process
+    book: Notebook,
+    call: ast.Call,
+    exercise: str,
+    source: str,
+    before: str,
+    check: Mapping[str, Any],
+    process: Process,
 ) -> tuple[str, str]:
     """Return the learner's code of a part and "", or "" and the reason why it isn't used.
 
     Args:
         book: The notebook.
+        call: Call of the check in the course's cell.
         exercise: Name of the exercise, or "" for a part that the course gives.
         source: Code of the course's cell.
         before: Code of the file above the part.
+        check: What `worker.in_file` reads of the check.
         process: Process that runs the learner's code.
     """
-    nodes = ast.parse(source).body
-    call = cell_slice.check_call(nodes[-1]) if exercise else None
-    assert call or not exercise, f"{exercise} doesn't end with its check"
-    if call is None:  # it only has to run
-        defined = [n.name for n in nodes if isinstance(n, (ast.FunctionDef, ast.ClassDef))]
-        call = ast.Call(ast.Name("given"), [ast.Name(name) for name in defined], [])
     names = cell_slice.names_in(call.args)
     at = cell_slice.locate(book.cells, exercise, source, names)
     is_untouched = at is not None and book.cells[at][0].split() == source.split()
@@ -214,16 +239,80 @@ def written(
         return "", f"{NO_CELL} {', '.join(sorted(names))}"
     ours = {name for each in cell_slice.statements(before) for name in each.binds} - names
     course = cell_slice.Course(book.given, ours, ours.union(dir(builtins)))
+    reasons = []
     try:
-        code = cell_slice.answer([one for one, _ in book.cells], at, call, course).text(call)
+        for attempt in cell_slice.attempts(book.cells[at][0], exercise):
+            sources = [one for one, _ in book.cells]
+            found = cell_slice.answer(sources, at, call, course, attempt)
+            code = found.text(call)
+            reasons.append(reason(process, before=before, code=code, **check))
+            if not reasons[-1]:
+                return code, ""
     except LookupError as error:
         return "", f"your cell doesn't define {error}"
     except (SyntaxError, ValueError, RecursionError) as error:
         return "", f"your code raised {type(error).__name__}: {error}"
-    job = {"checks": book.checks if exercise else "", "check": exercise}
-    job |= {"arguments": [ast.unparse(argument) for argument in call.args]}
-    missing = reason(process, before=before, code=code, **job)
-    return ("" if missing else code), missing
+    others = cell_slice.read(
+        [one for one, mark in book.cells if not mark], cell_slice.Course(book.given, (), ())
+    )
+    used = frozenset[str]().union(*(each.uses for each in found.own))
+    taken = used.intersection(clashes(bindings(others), bindings(cell_slice.statements(before))))
+    return "", reasons[0] + "".join(f" ({ANOTHER.format(name)})" for name in sorted(taken)[:1])
+
+
+Bindings = Mapping[str, set[str]]
+
+
+def bindings(found: Iterable[cell_slice.Statement]) -> dict[str, set[str]]:
+    """Return the names that statements bind, and where each comes from or is defined."""
+    names: dict[str, set[str]] = defaultdict(set)
+    for each in found:
+        if not isinstance(each.node, (ast.Import, ast.ImportFrom)):
+            for name in each.binds:
+                names[name].add(ast.dump(each.node))
+            continue
+        module = f"{each.node.module}." if isinstance(each.node, ast.ImportFrom) else ""
+        for alias in each.node.names:
+            if alias.name == cell_slice.STAR:
+                with suppress(ImportError):
+                    public = vars(import_module(module[:-1]))
+                    for name in (name for name in public if not name.startswith("_")):
+                        names[name].add(module + name)
+            elif module or alias.asname:
+                names[alias.asname or alias.name].add(module + alias.name)
+            else:
+                names[alias.name.partition(".")[0]].add(alias.name.partition(".")[0])
+    return names
+
+
+def clashes(mine: Bindings, others: Bindings) -> list[str]:
+    """Return the names that are something else in the other statements."""
+    return [name for name in mine if name in others and mine[name] != others[name]]
+
+
+def check_names(found: dict[str, Part], header: str) -> None:
+    """Take the course's code for each part that gives a name of the file another meaning."""
+    fixed = [header, *(part.code for part in found.values() if part.code == part.course)]
+    for name, part in found.items():
+        if part.code == part.course:
+            continue
+        mine = bindings(cell_slice.statements(part.code))
+        for own in bindings(cell_slice.statements(part.course)):
+            mine.pop(own, None)
+        others = [one for code in fixed for one in cell_slice.statements(code)]
+        if taken := clashes(mine, bindings(others)):
+            missing = f"right alone, but {ANOTHER.format(sorted(taken)[0])}"
+            found[name] = replace(part, code=part.course, missing=missing, is_changed=False)
+        fixed.append(found[name].code)
+
+
+def check_whole(found: dict[str, Part], recipe: str, process: Process) -> None:
+    """Take the course's code for each part that is right alone and wrong in the whole file."""
+    whole = text(list(found.values()), recipe)
+    for name, part in found.items():
+        if part.is_mine and (said := reason(process, before=whole, code="", **part.check)):
+            missing = f"right alone, but in the whole file: {said}"
+            found[name] = replace(part, code=part.course, missing=missing)
 
 
 def reason(process: Process, **job: Any) -> str:
@@ -280,7 +369,8 @@ def text(found: list[Part], recipe: str = "gpt2") -> str:
     if "main" in parts:
         pieces.append(FOOTER)
     body = "\n\n\n".join(pieces)
-    return f"{header(body, file.header)}\n\n\n{body.rstrip()}\n"
+    whole = f"{header(body, file.header)}\n\n\n{body.rstrip()}\n"
+    return cell_slice.with_futures_first(whole)
 
 
 def header(body: str, whole: str) -> str:
@@ -349,8 +439,7 @@ def module(until: str = "", folder: Path | None = None, recipe: str = "gpt2") ->
     for row in remarks(found):
         print(row)
     pieces = [file.header, *(part.code for part in found)]
-    sys.modules[made.__name__] = made  # dataclasses look their module up
-    exec("\n\n\n".join(pieces), made.__dict__)
+    cell_slice.run_file("\n\n\n".join(pieces), made)
     return made
 
 

@@ -4,12 +4,14 @@ import ast
 import dis
 import functools
 import re
+import sys
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import CodeType
+from types import CodeType, ModuleType
 
+from IPython.core.compilerop import CachingCompiler
 from IPython.core.inputtransformer2 import TransformerManager
 
 from cs336_course.course import PAGES
@@ -154,6 +156,20 @@ def answer(
         above, own = listed[: len(above)], listed[len(above) :]
     arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
     return Slice(above, own, below, arguments, course.known, attempt == 1)
+
+
+def run_file(code: str, module: ModuleType) -> None:
+    """Run the code of a file in a module, whose functions know their source."""
+    sys.modules[module.__name__] = module  # dataclasses look their module up
+    code = with_futures_first(code)
+    exec(compile(code, CachingCompiler().cache(code), "exec", dont_inherit=True), vars(module))
+
+
+def with_futures_first(code: str) -> str:
+    """Return code with the imports from `__future__` where Python demands them."""
+    line = re.compile(r"(?m)^from __future__ import .*\n")
+    found = "".join(dict.fromkeys(line.findall(code)))
+    return re.sub(r"(?m)^(?=import )", found, line.sub("", code), count=1)
 
 
 def read_code(path: Path) -> list[tuple[str, str]]:

@@ -133,9 +133,7 @@ def run(job: Job, exercise: Any) -> tuple[str, str]:
 def in_file(job: Job) -> list[Any]:
     """Run a part of a file after the code above it, and return what its check receives."""
     module = ModuleType("train_gpt2")
-    sys.modules[module.__name__] = module  # dataclasses look their module up
-    text = f"{job['before']}\n\n\n{job['code']}\n"
-    exec(compile(text, CachingCompiler().cache(text), "exec", dont_inherit=True), module.__dict__)
+    cell_slice.run_file(f"{job['before']}\n\n\n{job['code']}\n", module)
     return [eval(argument, module.__dict__) for argument in job["arguments"]]
 
 
