@@ -20,6 +20,8 @@ GPT2_SPLIT = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\
 
 END_OF_TEXT = "<|endoftext|>"
 
+NEWLINE = "\n"  # begins a document where the tokenizer has no token for its end
+
 
 class Tokenizer(ABC):
     """Base class of the tokenizers.
@@ -53,6 +55,14 @@ class Tokenizer(ABC):
 
     def __str__(self) -> str:
         return f"{self.name} with {self.vocab_size:,} ids {self.alphabet!r:.60}"
+
+    @property
+    def new_document(self) -> int:
+        """Id before each document: <|endoftext|>, or else a newline, or else the first id."""
+        if self.end_of_text is not None:
+            return self.end_of_text
+        has_newline = NEWLINE in (self.alphabet or NEWLINE)
+        return int(self.encode(NEWLINE)[0]) if has_newline else 0
 
     @abstractmethod
     def encode(self, text: str) -> np.ndarray:
