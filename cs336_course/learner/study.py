@@ -107,6 +107,18 @@ def marks_of(cell: Mapping[str, Any]) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def solution(cells: Sequence[Mapping[str, Any]], exercise: str) -> str:
+    """Return the printed solution of an exercise, or "" if a handout leaves it out."""
+    found = False
+    for cell in cells:
+        name = marks_of(cell).get("exercise")
+        found = name == exercise if name else found
+        if found and "solution" in cell["metadata"].get("tags", []):
+            (block,) = re.findall(r"```python\n(.*?)```", "".join(cell["source"]), flags=re.S)
+            return block
+    return ""
+
+
 def describe(path: Path) -> dict[str, str]:
     """Return checksums of a notebook's file, and of its cells without outputs.
 

@@ -7,16 +7,15 @@ import re
 import textwrap
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from cs336_course.course import page_of
 from cs336_course.learner import study
+from cs336_course.learner.study import solution
 from cs336_course.one_file import cell_slice
 from cs336_course.one_file.processes import ERROR, MEMORY, NO_RESULT, NO_VERDICT, TIME, Process
 from cs336_course.one_file.recipes import RECIPES, Recipe
@@ -62,6 +61,11 @@ class Part:
     path: Path | None = None
     course: str = ""
     check: Mapping[str, Any] = field(default_factory=dict)
+
+    def replaced(self, reason: str) -> "Part":
+        """Return the course's code instead of the learner's, which only a check alone accepts."""
+        missing = f"right alone, but {reason}"
+        return replace(self, code=self.course, missing=missing, is_changed=False)
 
     @property
     def is_mine(self) -> bool:
@@ -141,7 +145,6 @@ def parts(folder: Path | None, until: str = "", recipe: str = "gpt2") -> list[Pa
             read_notebook(open_notebook(folder, number), file, found, process)
         for name in file.replaced.split():
             found.pop(name, None)
-        check_names(found, file.header)
         check_whole(found, recipe, process)
     return list(found.values())
 
@@ -183,10 +186,8 @@ def read_notebook(book: Notebook, file: Recipe, found: dict[str, Part], process:
         ours = solution(book.course, exercise) if exercise else source
         if not ours:
             raise ValueError(f"the course's notebook {book.number} has no solution of {name}")
-        call = check_of(exercise, source)
-        check = {"checks": book.checks if exercise else "", "check": exercise}
-        check |= {"arguments": [ast.unparse(argument) for argument in call.args]}
-        code, missing = written(book, call, exercise, source, before, check, process)
+        call, check = check_of(book, exercise, source)
+        code, missing = written(book, source, before, call, check, process)
         is_changed = not exercise and code not in ("", source)
         code, ours = (code or ours).strip(), ours.strip()
         part = Part(name, book.number, code, not exercise, missing, is_changed, "", book.path)
@@ -197,36 +198,36 @@ def read_notebook(book: Notebook, file: Recipe, found: dict[str, Part], process:
         found[name] = part
 
 
-def check_of(exercise: str, source: str) -> ast.Call:
-    """Return the call of the check in a cell of the course. A given part only has to run."""
+def check_of(book: Notebook, exercise: str, source: str) -> tuple[ast.Call, dict[str, Any]]:
+    """Return the call of the check in a cell of the course, and what `worker.in_file` reads of it.
+
+    A given part only has to run.
+    """
     nodes = ast.parse(source).body
     call = cell_slice.check_call(nodes[-1]) if exercise else None
     assert call or not exercise, f"{exercise} doesn't end with its check"
-    defined = [n.name for n in nodes if isinstance(n, (ast.FunctionDef, ast.ClassDef))]
-    return call or ast.Call(ast.Name("given"), [ast.Name(name) for name in defined], [])
+    if call is None:
+        defined = [n.name for n in nodes if isinstance(n, (ast.FunctionDef, ast.ClassDef))]
+        call = ast.Call(ast.Name("given"), [ast.Name(name) for name in defined], [])
+    arguments = [ast.unparse(argument) for argument in call.args]
+    checks = book.checks if exercise else ""
+    return call, {"checks": checks, "check": exercise, "arguments": arguments}
 
 
 def written(
-    book: Notebook,
-    call: ast.Call,
-    exercise: str,
-    source: str,
-    before: str,
-    check: Mapping[str, Any],
-    process: Process,
+    book: Notebook, source: str, before: str, call: ast.Call, check: dict[str, Any], run: Process
 ) -> tuple[str, str]:
     """Return the learner's code of a part and "", or "" and the reason why it isn't used.
 
     Args:
         book: The notebook.
-        call: Call of the check in the course's cell.
-        exercise: Name of the exercise, or "" for a part that the course gives.
         source: Code of the course's cell.
         before: Code of the file above the part.
-        check: What `worker.in_file` reads of the check.
-        process: Process that runs the learner's code.
+        call: Call of the check in the course's cell.
+        check: What `worker.in_file` reads of it.
+        run: Process that runs the learner's code.
     """
-    names = cell_slice.names_in(call.args)
+    names, exercise = cell_slice.names_in(call.args), check["check"]
     at = cell_slice.locate(book.cells, exercise, source, names)
     is_untouched = at is not None and book.cells[at][0].split() == source.split()
     if exercise and is_untouched:
@@ -239,80 +240,66 @@ def written(
         return "", f"{NO_CELL} {', '.join(sorted(names))}"
     ours = {name for each in cell_slice.statements(before) for name in each.binds} - names
     course = cell_slice.Course(book.given, ours, ours.union(dir(builtins)))
-    reasons = []
+    sources, reasons = [one for one, _ in book.cells], []
     try:
-        for attempt in cell_slice.attempts(book.cells[at][0], exercise):
-            sources = [one for one, _ in book.cells]
+        for attempt in cell_slice.attempts(sources[at], exercise):
             found = cell_slice.answer(sources, at, call, course, attempt)
             code = found.text(call)
-            reasons.append(reason(process, before=before, code=code, **check))
+            reasons.append(reason(run, before=before, code=code, **check))
             if not reasons[-1]:
                 return code, ""
     except LookupError as error:
         return "", f"your cell doesn't define {error}"
     except (SyntaxError, ValueError, RecursionError) as error:
         return "", f"your code raised {type(error).__name__}: {error}"
-    others = cell_slice.read(
-        [one for one, mark in book.cells if not mark], cell_slice.Course(book.given, (), ())
-    )
-    used = frozenset[str]().union(*(each.uses for each in found.own))
-    taken = used.intersection(clashes(bindings(others), bindings(cell_slice.statements(before))))
+    unmarked = [one for one, mark in book.cells if not mark]
+    others = cell_slice.read(unmarked, replace(course, names=()))
+    used = {name for each in found.own for name in each.uses}
+    taken = used.intersection(changed_names(others, cell_slice.statements(before)))
     return "", reasons[0] + "".join(f" ({ANOTHER.format(name)})" for name in sorted(taken)[:1])
 
 
-Bindings = Mapping[str, set[str]]
-
-
-def bindings(found: Iterable[cell_slice.Statement]) -> dict[str, set[str]]:
-    """Return the names that statements bind, and where each comes from or is defined."""
+def meanings(found: Iterable[cell_slice.Statement]) -> dict[str, set[str]]:
+    """Return the names that statements bind, and the statements or imported objects of each."""
     names: dict[str, set[str]] = defaultdict(set)
     for each in found:
-        if not isinstance(each.node, (ast.Import, ast.ImportFrom)):
+        if isinstance(each.node, (ast.Import, ast.ImportFrom)):
+            for alias in each.node.names:
+                name = alias.asname or alias.name.partition(".")[0]
+                what = alias.name if alias.asname else name
+                names[name].add(f"{getattr(each.node, 'module', '')}.{what}".lstrip("."))
+        else:
             for name in each.binds:
                 names[name].add(ast.dump(each.node))
-            continue
-        module = f"{each.node.module}." if isinstance(each.node, ast.ImportFrom) else ""
-        for alias in each.node.names:
-            if alias.name == cell_slice.STAR:
-                with suppress(ImportError):
-                    public = vars(import_module(module[:-1]))
-                    for name in (name for name in public if not name.startswith("_")):
-                        names[name].add(module + name)
-            elif module or alias.asname:
-                names[alias.asname or alias.name].add(module + alias.name)
-            else:
-                names[alias.name.partition(".")[0]].add(alias.name.partition(".")[0])
     return names
 
 
-def clashes(mine: Bindings, others: Bindings) -> list[str]:
-    """Return the names that are something else in the other statements."""
-    return [name for name in mine if name in others and mine[name] != others[name]]
-
-
-def check_names(found: dict[str, Part], header: str) -> None:
-    """Take the course's code for each part that gives a name of the file another meaning."""
-    fixed = [header, *(part.code for part in found.values() if part.code == part.course)]
-    for name, part in found.items():
-        if part.code == part.course:
-            continue
-        mine = bindings(cell_slice.statements(part.code))
-        for own in bindings(cell_slice.statements(part.course)):
-            mine.pop(own, None)
-        others = [one for code in fixed for one in cell_slice.statements(code)]
-        if taken := clashes(mine, bindings(others)):
-            missing = f"right alone, but {ANOTHER.format(sorted(taken)[0])}"
-            found[name] = replace(part, code=part.course, missing=missing, is_changed=False)
-        fixed.append(found[name].code)
+def changed_names(
+    mine: Iterable[cell_slice.Statement], others: Iterable[cell_slice.Statement]
+) -> list[str]:
+    """Return the names to which statements give another meaning than the others do."""
+    before = meanings(others)
+    return [name for name, mean in meanings(mine).items() if before.get(name, mean) != mean]
 
 
 def check_whole(found: dict[str, Part], recipe: str, process: Process) -> None:
-    """Take the course's code for each part that is right alone and wrong in the whole file."""
+    """Take the course's code for each part that is right alone and spoils the whole file."""
+    fixed = [
+        RECIPES[recipe].header,
+        *(part.code for part in found.values() if part.code == part.course),
+    ]
+    for name, part in found.items():
+        if part.code != part.course:
+            others = [one for code in fixed for one in cell_slice.statements(code)]
+            mine = cell_slice.statements(part.code)
+            own = meanings(cell_slice.statements(part.course))
+            if taken := sorted(set(changed_names(mine, others)).difference(own)):
+                found[name] = part.replaced(ANOTHER.format(taken[0]))
+            fixed.append(found[name].code)
     whole = text(list(found.values()), recipe)
     for name, part in found.items():
         if part.is_mine and (said := reason(process, before=whole, code="", **part.check)):
-            missing = f"right alone, but in the whole file: {said}"
-            found[name] = replace(part, code=part.course, missing=missing)
+            found[name] = part.replaced(f"in the whole file, {said}")
 
 
 def reason(process: Process, **job: Any) -> str:
@@ -335,20 +322,8 @@ def reason(process: Process, **job: Any) -> str:
     if said in (NO_RESULT, NO_VERDICT):
         return "your code ended Python"
     if unknown := re.search("NameError: (name '.*' is not defined)", said):
-        return f"{unknown[1]} in train_gpt2.py; import it in the cell"
+        return f"{unknown[1]} in train_gpt2.py; import it by name in the cell"
     return f"your code raised {said}".rstrip(": ") if verdict == ERROR else said
-
-
-def solution(cells: Sequence[Mapping[str, Any]], exercise: str) -> str:
-    """Return the printed solution of an exercise, or "" if a handout leaves it out."""
-    found = False
-    for cell in cells:
-        name = study.marks_of(cell).get("exercise")
-        found = name == exercise if name else found
-        if found and "solution" in cell["metadata"].get("tags", []):
-            (block,) = re.findall(r"```python\n(.*?)```", "".join(cell["source"]), flags=re.S)
-            return block
-    return ""
 
 
 def text(found: list[Part], recipe: str = "gpt2") -> str:

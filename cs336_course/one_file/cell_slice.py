@@ -48,6 +48,12 @@ class Statement:
     text: str
     cell: str
 
+    @property
+    def is_for_files(self) -> bool:
+        """Whether a file can have it: neither checks nor magics, and no names of unknown origin."""
+        is_future = getattr(self.node, "module", "") == "__future__"
+        return not self.uses & NOTEBOOK_ONLY and (is_future or STAR not in self.binds)
+
 
 @dataclass(frozen=True)
 class Course:
@@ -74,7 +80,6 @@ class Slice:
         below: Statements below the call, in its cell and in others.
         arguments: What the learner passes to the check, or the course's arguments.
         known: Names that the course defines.
-        fills: Whether statements also bind what they may fill.
     """
 
     above: Sequence[Statement]
@@ -82,7 +87,6 @@ class Slice:
     below: Sequence[Statement]
     arguments: Sequence[ast.expr]
     known: Collection[str]
-    fills: bool = False
 
     @property
     def setup(self) -> list[Statement]:
@@ -107,8 +111,8 @@ class Slice:
             line = f"{ast.unparse(name)} = {ast.unparse(argument)}"
             if ast.unparse(name) != ast.unparse(argument):
                 own += [replace(s, text=f"\n\n\n{line}") for s in statements(line)]
-        cells = [[s for s in self.above if self.fills or STAR not in s.binds], own, self.below]
-        above, own, below = ([s for s in cell if not s.uses & NOTEBOOK_ONLY] for cell in cells)
+        cells = (self.above, own, self.below)
+        above, own, below = ([s for s in cell if s.is_for_files] for cell in cells)
         listed = [*above, *own, *below]
         names, inside = names_in(default.args), range(len(above), len(above) + len(own))
         indices = needed(listed, range(inside.stop, inside.stop), names, self.known)
@@ -155,7 +159,7 @@ def answer(
         listed = filling([*above, *own], course.known)
         above, own = listed[: len(above)], listed[len(above) :]
     arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
-    return Slice(above, own, below, arguments, course.known, attempt == 1)
+    return Slice(above, own, below, arguments, course.known)
 
 
 def run_file(code: str, module: ModuleType) -> None:

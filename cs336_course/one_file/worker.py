@@ -12,7 +12,6 @@ import builtins
 import contextlib
 import functools
 import importlib
-import inspect
 import io
 import json
 import os
@@ -150,32 +149,24 @@ def in_notebook(job: Job) -> list[Any]:
         if written := re.match(r"\s*%%(?:write)?file +(\S+)\n", source):
             Path(written[1]).write_text(source[written.end() :], encoding="utf-8")
     found = cell_slice.answer(job["sources"], job["at"], cell.call, course, job["attempt"])
-    execute = functools.partial(executed, CachingCompiler(), asyncio.new_event_loop(), namespace)
+    compiler = CachingCompiler()
     for statement in found.setup:
         with contextlib.suppress(Exception):  # in a notebook, later cells run all the same
-            execute(statement)
+            execute(statement, namespace, compiler)
     for statement in found.own:
-        execute(statement)
+        execute(statement, namespace, compiler)
     return [eval(ast.unparse(node), namespace) for node in found.arguments]
 
 
-def executed(
-    compiler: CachingCompiler,
-    loop: asyncio.AbstractEventLoop,
-    namespace: dict[str, Any],
-    statement: cell_slice.Statement,
+def execute(
+    statement: cell_slice.Statement, namespace: dict[str, Any], compiler: CachingCompiler
 ) -> None:
-    """Execute a statement of a learner as IPython does.
-
-    Its compiler keeps the imports from `__future__`, and gives functions their source.
-    """
+    """Execute a statement of a learner, with IPython's compiler, which knows functions' source."""
     with compiler.extra_flags(ast.PyCF_ALLOW_TOP_LEVEL_AWAIT):
         module = ast.Module([statement.node], [])
-        code = compiler(module, compiler.cache(statement.cell), "exec")
-    if code.co_flags & inspect.CO_COROUTINE:
-        loop.run_until_complete(eval(code, namespace))
-    else:
-        exec(code, namespace)
+        waiting = eval(compiler(module, compiler.cache(statement.cell), "exec"), namespace)
+    if waiting is not None:
+        asyncio.run(waiting)
 
 
 def enter(root: Path, below: str) -> None:

@@ -37,13 +37,8 @@ MARK_ROWS = 100  # rows of a stream from one mark to the next
 # No command is named, because a wrong guess of the encoding gives a wrong text without an error.
 PLAIN_TEXT = "if it is a text, save it as UTF-8 in the program that wrote it"
 
-SIGNS = {
-    b"%PDF": "a PDF",
-    b"PK\3\4": "a .zip or .docx file",
-    b"\x1f\x8b": "a .gz file",
-    b"\xff\xfe": "UTF-16",
-    b"\xfe\xff": "UTF-16",
-}
+SIGNS = {b"%PDF": "a PDF", b"PK\3\4": "a .zip or .docx file", b"\x1f\x8b": "a .gz file"}
+SIGNS |= {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
 ENCODINGS = ("cp1252", "cp1251", "gb18030", "big5", "shift_jis", "euc_kr")
 
 # What `prepare` tells of a corpus, each with the places where it was found
@@ -156,28 +151,26 @@ def documents(
         elif suffix == PARQUET:
             rows = parquet_rows(path, field)
             yield from ((None, [text_of(row, field, told)]) for row in rows)
-        elif corpus.split_documents:
-            for _, group in groupby(numbered(text_pieces(path)), itemgetter(0)):
-                yield None, map(itemgetter(1), group)
         else:
-            yield None, counted(text_pieces(path), path, told)
+            found = numbered_pieces(path, None if corpus.split_documents else told)
+            for _, group in groupby(found, itemgetter(0)):
+                yield None, map(itemgetter(1), group)
 
 
-def numbered(pieces: Iterable[str]) -> Iterator[tuple[int, str]]:
-    """Yield the pieces of a text with the number of the document, which <|endoftext|> ends."""
+def numbered_pieces(path: Path, told: Told | None) -> Iterator[tuple[int, str]]:
+    """Yield the pieces of a text with the number of the document, which <|endoftext|> ends.
+
+    If it isn't to end one, it is `told`.
+    """
     document = 0
-    for piece in pieces:
-        for number, text in enumerate(piece.split(END_OF_TEXT)):
+    for piece in text_pieces(path):
+        texts = piece.split(END_OF_TEXT)
+        if told is not None and len(texts) > 1:
+            told[ORDINARY] += [str(path)] * (len(texts) - 1)
+            texts = [piece]
+        for number, text in enumerate(texts):
             document += number > 0
             yield document, text
-
-
-def counted(pieces: Iterable[str], path: Path, told: Told) -> Iterator[str]:
-    """Yield the pieces of a text, and tell each <|endoftext|> in it."""
-    for piece in pieces:
-        if END_OF_TEXT in piece:
-            told[ORDINARY] += [str(path)] * piece.count(END_OF_TEXT)
-        yield piece
 
 
 def text_pieces(path: Path) -> Iterator[str]:

@@ -18,13 +18,7 @@ import numpy as np
 from cs336_lib.config import UserError
 from cs336_lib.data.documents import Corpus, Position, Told, check_files, read
 from cs336_lib.data.shards import TokenStream, append, shorten
-from cs336_lib.data.tokenizer import (
-    NEWLINE,
-    Tokenizer,
-    load_tokenizer,
-    make_tokenizer,
-    save_tokenizer,
-)
+from cs336_lib.data.tokenizer import Tokenizer, load_tokenizer, make_tokenizer, save_tokenizer
 from cs336_lib.io import Bar, Log, locked, read_json, sync, write_atomic, writing
 
 BATCH_CHARACTERS = 2**20  # a thread encodes this much at a time, in about 0.1 s
@@ -337,5 +331,5 @@ def fitting_tokenizer(name: str, corpus: Corpus) -> Tokenizer:
         for _, text in read(corpus, Position()):
             alphabet.update(text)
         if alphabet and not corpus.is_one_text:
-            alphabet.add(NEWLINE)
+            alphabet.add("\n")  # before each document
     return make_tokenizer(name, "".join(alphabet))

@@ -20,8 +20,6 @@ GPT2_SPLIT = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\
 
 END_OF_TEXT = "<|endoftext|>"
 
-NEWLINE = "\n"  # begins a document where the tokenizer has no token for its end
-
 
 class Tokenizer(ABC):
     """Base class of the tokenizers.
@@ -61,8 +59,7 @@ class Tokenizer(ABC):
         """Id before each document: <|endoftext|>, or else a newline, or else the first id."""
         if self.end_of_text is not None:
             return self.end_of_text
-        has_newline = NEWLINE in (self.alphabet or NEWLINE)
-        return int(self.encode(NEWLINE)[0]) if has_newline else 0
+        return int(self.encode("\n")[0]) if "\n" in (self.alphabet or "\n") else 0
 
     @abstractmethod
     def encode(self, text: str) -> np.ndarray:
