@@ -104,7 +104,11 @@ ANSWERS = {
         "passed",
         "",
     ),
-    "no_home": ("import shutil\nshutil.rmtree('../..')\n" + RIGHT, "passed", ""),
+    "no_home": (
+        "import os, shutil\nshutil.rmtree(os.path.dirname(os.environ['TMPDIR']))\n" + RIGHT,
+        "passed",
+        "",
+    ),
     "default_dtype": ("torch.set_default_dtype(torch.float64)\n" + RIGHT, "passed", ""),
     "environment": (
         "import os, pathlib\nassert 'SECRET' not in os.environ\n"
