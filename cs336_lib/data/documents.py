@@ -25,8 +25,8 @@ LINE_BYTES = 64 * 2**20  # longest JSON line; several copies of a line are in me
 
 JSON_LINES, PARQUET = (".jsonl", ".ndjson"), ".parquet"
 
-UNSUPPORTED = (".json", ".gz", ".zst", ".xz", ".bz2", ".zip", ".pdf", ".docx")
-UNSUPPORTED += (".csv", ".tsv", ".html", ".htm")  # their text is between other marks
+PACKED = (".gz", ".zst", ".xz", ".bz2", ".zip")
+UNSUPPORTED = (*PACKED, ".json", ".pdf", ".docx", ".csv", ".tsv", ".html", ".htm")
 
 NO_TEXT = (".bin", ".npy", ".safetensors")  # tokens or weights
 
