@@ -60,7 +60,8 @@ class Sample:
     """Folder of a run made by `cs336 train`."""
     # A plain `str | None` would read the text "None" as no prompt.
     prompt: Annotated[str | None, tyro.conf.arg(constructor=str, help_behavior_hint="")] = None
-    """Text to continue (default: a newline, or the tokenizer's first character)."""
+    """Text to continue (default: a newline, or the tokenizer's first character). "" and
+    "<|endoftext|>" begin a new document."""
     max_new_tokens: int = 200
     """Maximum number of tokens to sample."""
     num_samples: int = 1
@@ -181,6 +182,8 @@ class Prepare:
     """Configuration of the dataset, such as sample-10BT."""
     text_field: str = "text"
     """Field of a row that holds the text."""
+    split_documents: bool = False
+    """Begin a new document at each <|endoftext|> in a text file."""
     tokenizer: Literal["gpt2", "char"] = "gpt2"
     """GPT-2's byte-pair encoding, or one id per character."""
     val_fraction: float = 0.1
@@ -195,7 +198,7 @@ class Prepare:
         from cs336_lib.data.prepare import Corpus, prepare
 
         counts = prepare(
-            Corpus(self.files, self.text_field, self.hub, self.hub_config),
+            Corpus(self.files, self.text_field, self.hub, self.hub_config, self.split_documents),
             self.out,
             self.tokenizer,
             self.val_fraction,

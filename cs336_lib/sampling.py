@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from cs336_lib.config import UserError
-from cs336_lib.data.tokenizer import Tokenizer
+from cs336_lib.data.tokenizer import END_OF_TEXT, Tokenizer
 from cs336_lib.io import Bar
 from cs336_lib.model import GPT, KVCache
 from cs336_lib.system import cpu, hardware
@@ -252,13 +252,14 @@ def generate(
 
 
 def encode(tokenizer: Tokenizer, prompt: str) -> Int[Tensor, " seq"]:
-    """Encode a prompt as token ids.
+    """Encode a prompt as token ids. <|endoftext|>, or nothing at all, begins a new document.
 
-    Raises `UserError` if the prompt is empty or has a character that isn't in the vocabulary.
+    Raises `UserError` if the prompt has a character that isn't in the vocabulary.
     """
-    if not prompt:
-        raise UserError("the prompt is empty; at least one character expected")
-    return torch.from_numpy(tokenizer.encode(prompt).astype("int64"))
+    first, *others = (tokenizer.encode(text).tolist() for text in prompt.split(END_OF_TEXT))
+    for ids in others:
+        first += [tokenizer.new_document, *ids]
+    return torch.tensor(first or [tokenizer.new_document])
 
 
 def first_prompt(tokenizer: Tokenizer, wanted: str) -> str:

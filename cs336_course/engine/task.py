@@ -1,7 +1,5 @@
 """What an exercise declares: its cases, what is observed, and the wrong ideas about it."""
 
-import json
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,7 +11,7 @@ from cs336_course.engine.cases import Case
 from cs336_course.engine.observe import Observer, function, observed
 from cs336_course.engine.records import Record
 from cs336_course.engine.relations import axes_in
-from cs336_course.learner.study import SHIPPED
+from cs336_course.learner.study import shipped, solution
 
 Edit = tuple[str, str]
 
@@ -83,7 +81,7 @@ class Task:
     @cached_property
     def solution(self) -> str:
         """Code of the solution that the notebook prints."""
-        return printed(self.notebook, self.name)
+        return solution(shipped(self.notebook), self.name)
 
     @cached_property
     def expected(self) -> list[Record]:
@@ -178,20 +176,3 @@ class Task:
         exec(compile(code, f"<{self.name}>", "exec", dont_inherit=True), names)
         found = [names[name] for name in self.answers or (self.name,)]
         return found[0] if len(found) == 1 else tuple(found)
-
-
-def printed(notebook: str, name: str) -> str:
-    """Return the code of a solution that a notebook prints.
-
-    Args:
-        notebook: Name of the notebook, such as "03_einops".
-        name: Name of the exercise.
-    """
-    text = (SHIPPED / f"{notebook}.ipynb").read_text(encoding="utf-8")
-    cells = iter(json.loads(text)["cells"])
-    for cell in cells:
-        if cell["metadata"].get("cs336", {}).get("exercise") == name:
-            break
-    solution = next(c for c in cells if "solution" in c["metadata"].get("tags", []))
-    (code,) = re.findall(r"```python\n(.*?)```", "".join(solution["source"]), flags=re.S)
-    return code

@@ -2,15 +2,16 @@
 
 import os
 import signal
+import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from cs336_course.grading import container, report
 from cs336_course.grading.answers import Limits, graded, process_in
-from cs336_course.grading.submissions import copy_files, learners
+from cs336_course.grading.submissions import copy_files, learners, unknown
 from cs336_lib.config import UserError
 
 
@@ -51,6 +52,7 @@ def grade(folder: Path, out: Path, limits: Limits, image: str = "") -> Iterator[
             raise UserError(f"cannot run answers: {report.on_one_line(str(error))}") from None
         yield f"grading {len(found)} learner{'s' if len(found) > 1 else ''}"
         for learner, name in names.items():
+            os.makedirs(temporary, exist_ok=True)  # an answer may have removed it
             work = Path(tempfile.mkdtemp(dir=temporary)) / "work"
             left_out = copy_files(learner, work)
             results = []
@@ -61,9 +63,14 @@ def grade(folder: Path, out: Path, limits: Limits, image: str = "") -> Iterator[
                     row = [name, result.page, result.exercise, result.verdict, result.said]
                     report.write(diagnoses, row)
             report.write_verdicts(verdicts, name, results)
+            # Python itself fails to remove thousands of nested folders.
+            with suppress(OSError):
+                subprocess.run(["rm", "-rf", work.parent], stderr=subprocess.DEVNULL)
             yield report.line(name, results, width)
             if left_out:
                 yield f"{name}: files not copied: {report.shortened(left_out)}"
+            if others := unknown(learner):
+                yield f"{name}: not notebooks of the course: {report.shortened(others)}"
     yield f"verdicts in {out}, diagnoses in {details}"
 
 

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from shutil import copyfile
 
+from cs336_course.learner import study
+from cs336_course.one_file.cell_slice import is_copy
 from cs336_lib.config import UserError
 
 FOLDER_BYTES = 200 * 10**6  # of a learner
@@ -42,10 +44,19 @@ def is_visible(path: Path) -> bool:
 
 def notebooks(folder: Path) -> Iterator[Path]:
     """Yield the notebooks in a learner's folder and its subfolders."""
-    for path in sorted(folder.rglob("*.ipynb")):
+    for path in sorted(folder.rglob("*")):
         parts = path.relative_to(folder).parts
+        if path.suffix.lower() != ".ipynb":
+            continue
         if path.is_file() and not path.is_symlink() and all(is_visible(Path(p)) for p in parts):
             yield path
+
+
+def unknown(folder: Path) -> list[str]:
+    """Return the names of a learner's notebooks that are no copies of the course's."""
+    course = study.originals(study.SHIPPED)
+    found = (path for path in notebooks(folder) if not any(is_copy(path, one) for one in course))
+    return [str(path.relative_to(folder)) for path in found]
 
 
 def copy_files(folder: Path, to: Path) -> list[str]:

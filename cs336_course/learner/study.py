@@ -94,11 +94,29 @@ def read_cells(path: Path) -> list[dict[str, Any]]:
         raise UserError(f"{path}: not a notebook") from None
 
 
+@cache
+def shipped(page: str) -> list[dict[str, Any]]:
+    """Return the cells of a notebook of the course, as they were when it was first read."""
+    return read_cells(SHIPPED / f"{page}.ipynb")
+
+
 def marks_of(cell: Mapping[str, Any]) -> dict[str, Any]:
     """Return the course's marks in the metadata of a cell, of which others may be left."""
     metadata = cell["metadata"]
     found = metadata.get("cs336", {}) if isinstance(metadata, dict) else {}
     return found if isinstance(found, dict) else {}
+
+
+def solution(cells: Sequence[Mapping[str, Any]], exercise: str) -> str:
+    """Return the printed solution of an exercise, or "" if a handout leaves it out."""
+    found = False
+    for cell in cells:
+        name = marks_of(cell).get("exercise")
+        found = name == exercise if name else found
+        if found and "solution" in cell["metadata"].get("tags", []):
+            (block,) = re.findall(r"```python\n(.*?)```", "".join(cell["source"]), flags=re.S)
+            return block
+    return ""
 
 
 def describe(path: Path) -> dict[str, str]:
@@ -214,9 +232,9 @@ def update(course: Path = COURSE, mine: Path = MINE) -> list[str]:
 
 def share(one: Path, other: Path) -> bool:
     """Return whether two notebooks share an exercise, as after the pages got other names."""
-    with suppress(UserError):
-        marks = [[marks_of(cell) for cell in read_cells(path)] for path in (one, other)]
-        names = [{mark["exercise"] for mark in each if "exercise" in mark} for each in marks]
+    with suppress(UserError, OSError, LookupError, TypeError, AttributeError):
+        pages = [read_page(path, path.stat().st_mtime_ns)[0] for path in (one, other)]
+        names = [{exercise.name for exercise in page} for page in pages]
         return not names[0].isdisjoint(names[1])
     return False
 

@@ -4,10 +4,10 @@ import ast
 import builtins
 import json
 import re
-import sys
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
@@ -15,6 +15,7 @@ from typing import Any
 
 from cs336_course.course import page_of
 from cs336_course.learner import study
+from cs336_course.learner.study import solution
 from cs336_course.one_file import cell_slice
 from cs336_course.one_file.processes import ERROR, MEMORY, NO_RESULT, NO_VERDICT, TIME, Process
 from cs336_course.one_file.recipes import RECIPES, Recipe
@@ -24,6 +25,7 @@ UNTOUCHED = "not attempted yet"
 WRONG = "yours isn't right yet"
 NO_CELL = "your notebook has no cell for"
 NO_NOTEBOOK = "this folder has no notebook"
+ANOTHER = "the file has another `{}`; give yours another name"
 SECONDS = 120  # for a part and its check
 FOOTER = """if __name__ == "__main__":
     main(tyro.cli(Config))
@@ -45,6 +47,8 @@ class Part:
         is_changed: Whether the code is given, and the learner has changed it.
         later: Reason why the learner's answer in a later notebook isn't used, or "".
         path: Learner's notebook, or `None` without one.
+        course: The course's code of the part.
+        check: What `worker.in_file` reads of the part's check.
     """
 
     name: str
@@ -55,6 +59,13 @@ class Part:
     is_changed: bool = False
     later: str = ""
     path: Path | None = None
+    course: str = ""
+    check: Mapping[str, Any] = field(default_factory=dict)
+
+    def replaced(self, reason: str) -> "Part":
+        """Return the course's code instead of the learner's, which only a check alone accepts."""
+        missing = f"right alone, but {reason}"
+        return replace(self, code=self.course, missing=missing, is_changed=False)
 
     @property
     def is_mine(self) -> bool:
@@ -132,7 +143,10 @@ def parts(folder: Path | None, until: str = "", recipe: str = "gpt2") -> list[Pa
     with Process() as process:
         for number in file.notebooks_until(until):
             read_notebook(open_notebook(folder, number), file, found, process)
-    return [part for name, part in found.items() if name not in file.replaced.split()]
+        for name in file.replaced.split():
+            found.pop(name, None)
+        check_whole(found, recipe, process)
+    return list(found.values())
 
 
 def open_notebook(folder: Path | None, number: str) -> Notebook:
@@ -169,39 +183,51 @@ def read_notebook(book: Notebook, file: Recipe, found: dict[str, Part], process:
         others = (part.code for part in found.values() if part.name != name)
         before = "\n\n\n".join([file.header, *others])
         exercise = marks.get("exercise", "")
-        code, missing = written(book, exercise, source, before, process)
-        is_changed = not exercise and code not in ("", source)
-        code = code or (solution(book.course, exercise) if exercise else source)
-        if not code:
+        ours = solution(book.course, exercise) if exercise else source
+        if not ours:
             raise ValueError(f"the course's notebook {book.number} has no solution of {name}")
-        part = Part(
-            name, book.number, code.strip(), not exercise, missing, is_changed, path=book.path
-        )
+        call, check = check_of(book, exercise, source)
+        code, missing = written(book, source, before, call, check, process)
+        is_changed = not exercise and code not in ("", source)
+        code, ours = (code or ours).strip(), ours.strip()
+        part = Part(name, book.number, code, not exercise, missing, is_changed, "", book.path)
+        part = replace(part, course=ours, check=check)
         earlier = found.get(name)
         if earlier and earlier.is_mine and not (part.is_mine or marks.get("replaces")):
             part = replace(earlier, later=missing)
         found[name] = part
 
 
+def check_of(book: Notebook, exercise: str, source: str) -> tuple[ast.Call, dict[str, Any]]:
+    """Return the call of the check in a cell of the course, and what `worker.in_file` reads of it.
+
+    A given part only has to run.
+    """
+    nodes = ast.parse(source).body
+    call = cell_slice.check_call(nodes[-1]) if exercise else None
+    assert call or not exercise, f"{exercise} doesn't end with its check"
+    if call is None:
+        defined = [n.name for n in nodes if isinstance(n, (ast.FunctionDef, ast.ClassDef))]
+        call = ast.Call(ast.Name("given"), [ast.Name(name) for name in defined], [])
+    arguments = [ast.unparse(argument) for argument in call.args]
+    checks = book.checks if exercise else ""
+    return call, {"checks": checks, "check": exercise, "arguments": arguments}
+
+
 def written(
-    book: Notebook, exercise: str, source: str, before: str, process: Process
+    book: Notebook, source: str, before: str, call: ast.Call, check: dict[str, Any], run: Process
 ) -> tuple[str, str]:
     """Return the learner's code of a part and "", or "" and the reason why it isn't used.
 
     Args:
         book: The notebook.
-        exercise: Name of the exercise, or "" for a part that the course gives.
         source: Code of the course's cell.
         before: Code of the file above the part.
-        process: Process that runs the learner's code.
+        call: Call of the check in the course's cell.
+        check: What `worker.in_file` reads of it.
+        run: Process that runs the learner's code.
     """
-    nodes = ast.parse(source).body
-    call = cell_slice.check_call(nodes[-1]) if exercise else None
-    assert call or not exercise, f"{exercise} doesn't end with its check"
-    if call is None:  # it only has to run
-        defined = [n.name for n in nodes if isinstance(n, (ast.FunctionDef, ast.ClassDef))]
-        call = ast.Call(ast.Name("given"), [ast.Name(name) for name in defined], [])
-    names = cell_slice.names_in(call.args)
+    names, exercise = cell_slice.names_in(call.args), check["check"]
     at = cell_slice.locate(book.cells, exercise, source, names)
     is_untouched = at is not None and book.cells[at][0].split() == source.split()
     if exercise and is_untouched:
@@ -214,16 +240,66 @@ def written(
         return "", f"{NO_CELL} {', '.join(sorted(names))}"
     ours = {name for each in cell_slice.statements(before) for name in each.binds} - names
     course = cell_slice.Course(book.given, ours, ours.union(dir(builtins)))
+    sources, reasons = [one for one, _ in book.cells], []
     try:
-        code = cell_slice.answer([one for one, _ in book.cells], at, call, course).text(call)
+        for attempt in cell_slice.attempts(sources[at], exercise):
+            found = cell_slice.answer(sources, at, call, course, attempt)
+            code = found.text(call)
+            reasons.append(reason(run, before=before, code=code, **check))
+            if not reasons[-1]:
+                return code, ""
     except LookupError as error:
         return "", f"your cell doesn't define {error}"
     except (SyntaxError, ValueError, RecursionError) as error:
         return "", f"your code raised {type(error).__name__}: {error}"
-    job = {"checks": book.checks if exercise else "", "check": exercise}
-    job |= {"arguments": [ast.unparse(argument) for argument in call.args]}
-    missing = reason(process, before=before, code=code, **job)
-    return ("" if missing else code), missing
+    unmarked = [one for one, mark in book.cells if not mark]
+    others = cell_slice.read(unmarked, replace(course, names=()))
+    used = {name for each in found.own for name in each.uses}
+    taken = used.intersection(changed_names(others, cell_slice.statements(before)))
+    return "", reasons[0] + "".join(f" ({ANOTHER.format(name)})" for name in sorted(taken)[:1])
+
+
+def meanings(found: Iterable[cell_slice.Statement]) -> dict[str, set[str]]:
+    """Return the names that statements bind, and the statements or imported objects of each."""
+    names: dict[str, set[str]] = defaultdict(set)
+    for each in found:
+        if isinstance(each.node, (ast.Import, ast.ImportFrom)):
+            for alias in each.node.names:
+                name = alias.asname or alias.name.partition(".")[0]
+                what = alias.name if alias.asname else name
+                names[name].add(f"{getattr(each.node, 'module', '')}.{what}".lstrip("."))
+        else:
+            for name in each.binds:
+                names[name].add(ast.dump(each.node))
+    return names
+
+
+def changed_names(
+    mine: Iterable[cell_slice.Statement], others: Iterable[cell_slice.Statement]
+) -> list[str]:
+    """Return the names to which statements give another meaning than the others do."""
+    before = meanings(others)
+    return [name for name, mean in meanings(mine).items() if before.get(name, mean) != mean]
+
+
+def check_whole(found: dict[str, Part], recipe: str, process: Process) -> None:
+    """Take the course's code for each part that is right alone and spoils the whole file."""
+    fixed = [
+        RECIPES[recipe].header,
+        *(part.code for part in found.values() if part.code == part.course),
+    ]
+    for name, part in found.items():
+        if part.code != part.course:
+            others = [one for code in fixed for one in cell_slice.statements(code)]
+            mine = cell_slice.statements(part.code)
+            own = meanings(cell_slice.statements(part.course))
+            if taken := sorted(set(changed_names(mine, others)).difference(own)):
+                found[name] = part.replaced(ANOTHER.format(taken[0]))
+            fixed.append(found[name].code)
+    whole = text(list(found.values()), recipe)
+    for name, part in found.items():
+        if part.is_mine and (said := reason(process, before=whole, code="", **part.check)):
+            found[name] = part.replaced(f"in the whole file, {said}")
 
 
 def reason(process: Process, **job: Any) -> str:
@@ -246,20 +322,8 @@ def reason(process: Process, **job: Any) -> str:
     if said in (NO_RESULT, NO_VERDICT):
         return "your code ended Python"
     if unknown := re.search("NameError: (name '.*' is not defined)", said):
-        return f"{unknown[1]} in train_gpt2.py; import it in the cell"
+        return f"{unknown[1]} in train_gpt2.py; import it by name in the cell"
     return f"your code raised {said}".rstrip(": ") if verdict == ERROR else said
-
-
-def solution(cells: Sequence[Mapping[str, Any]], exercise: str) -> str:
-    """Return the printed solution of an exercise, or "" if a handout leaves it out."""
-    found = False
-    for cell in cells:
-        name = study.marks_of(cell).get("exercise")
-        found = name == exercise if name else found
-        if found and "solution" in cell["metadata"].get("tags", []):
-            (block,) = re.findall(r"```python\n(.*?)```", "".join(cell["source"]), flags=re.S)
-            return block
-    return ""
 
 
 def text(found: list[Part], recipe: str = "gpt2") -> str:
@@ -280,7 +344,8 @@ def text(found: list[Part], recipe: str = "gpt2") -> str:
     if "main" in parts:
         pieces.append(FOOTER)
     body = "\n\n\n".join(pieces)
-    return f"{header(body, file.header)}\n\n\n{body.rstrip()}\n"
+    whole = f"{header(body, file.header)}\n\n\n{body.rstrip()}\n"
+    return cell_slice.with_futures_first(whole)
 
 
 def header(body: str, whole: str) -> str:
@@ -349,8 +414,7 @@ def module(until: str = "", folder: Path | None = None, recipe: str = "gpt2") ->
     for row in remarks(found):
         print(row)
     pieces = [file.header, *(part.code for part in found)]
-    sys.modules[made.__name__] = made  # dataclasses look their module up
-    exec("\n\n\n".join(pieces), made.__dict__)
+    cell_slice.run_file("\n\n\n".join(pieces), made)
     return made
 
 

@@ -4,14 +4,17 @@ import ast
 import dis
 import functools
 import re
+import sys
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import CodeType
+from types import CodeType, ModuleType
 
+from IPython.core.compilerop import CachingCompiler
 from IPython.core.inputtransformer2 import TransformerManager
 
+from cs336_course.course import PAGES
 from cs336_course.learner import study
 from cs336_lib.config import UserError
 
@@ -22,7 +25,7 @@ TRANSPARENT = {"time", "timeit", "capture", "prun"}
 STAR = "*"
 # What Python does with the names of a module or a class
 STORES = {"STORE_NAME"}
-LOADS = {"LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"}
+LOADS = {"LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS", "STORE_GLOBAL"}
 # Names that exist in the notebook only. A file has no checks and no magics.
 NOTEBOOK_ONLY = {"checks", "get_ipython"}
 
@@ -36,12 +39,20 @@ class Statement:
         binds: Names that it assigns, or whose items or attributes it assigns.
         uses: Names that it needs, or its functions when they are called.
         text: Its lines in the cell, and the comments and blank lines above it.
+        cell: Code of the whole cell, in whose lines it stands.
     """
 
     node: ast.stmt
     binds: frozenset[str]
     uses: frozenset[str]
     text: str
+    cell: str
+
+    @property
+    def is_for_files(self) -> bool:
+        """Whether a file can have it: neither checks nor magics, and no names of unknown origin."""
+        is_future = getattr(self.node, "module", "") == "__future__"
+        return not self.uses & NOTEBOOK_ONLY and (is_future or STAR not in self.binds)
 
 
 @dataclass(frozen=True)
@@ -64,9 +75,9 @@ class Slice:
     """A learner's answer and the statements around it.
 
     Attributes:
-        above: Definitions in the cells above the answer's cell.
-        own: Statements of the answer's cell, without calls of checks.
-        below: Definitions in the cells below.
+        above: Statements of the cells above the answer's cell.
+        own: Statements of the answer's cell above the call of its check.
+        below: Statements below the call, in its cell and in others.
         arguments: What the learner passes to the check, or the course's arguments.
         known: Names that the course defines.
     """
@@ -78,12 +89,12 @@ class Slice:
     known: Collection[str]
 
     @property
-    def setup(self) -> list[ast.stmt]:
+    def setup(self) -> list[Statement]:
         """Statements of other cells that the answer's whole cell needs, in order."""
         own = range(len(self.above), len(self.above) + len(self.own))
         listed = [*self.above, *self.own, *self.below]
         chosen = needed(listed, own, names_in(self.arguments), self.known)
-        return [listed[i].node for i in chosen]
+        return [listed[i] for i in chosen]
 
     def text(self, default: ast.Call) -> str:
         """Return the text of the answer for a file.
@@ -100,8 +111,8 @@ class Slice:
             line = f"{ast.unparse(name)} = {ast.unparse(argument)}"
             if ast.unparse(name) != ast.unparse(argument):
                 own += [replace(s, text=f"\n\n\n{line}") for s in statements(line)]
-        cells = [[s for s in self.above if STAR not in s.binds], own, self.below]
-        above, own, below = ([s for s in cell if not s.uses & NOTEBOOK_ONLY] for cell in cells)
+        cells = (self.above, own, self.below)
+        above, own, below = ([s for s in cell if s.is_for_files] for cell in cells)
         listed = [*above, *own, *below]
         names, inside = names_in(default.args), range(len(above), len(above) + len(own))
         indices = needed(listed, range(inside.stop, inside.stop), names, self.known)
@@ -112,25 +123,57 @@ class Slice:
         return "\n\n\n".join([*others, answer.strip()]).strip()
 
 
-def answer(sources: Sequence[str], at: int, default: ast.Call, course: Course) -> Slice:
-    """Read the answer in cell `at`, and the definitions in the other cells.
+def attempts(source: str, name: str) -> range:
+    """Return the ways in which `answer` can read a cell that has calls of an exercise's check."""
+    return range(1 + max(1, len(re.findall(rf"\bchecks\.{name}\s*\(", source))))
+
+
+def answer(
+    sources: Sequence[str], at: int, default: ast.Call, course: Course, attempt: int = 0
+) -> Slice:
+    """Read the answer in cell `at`, and the other statements of the notebook.
 
     Args:
         sources: Code of the notebook's cells, in order.
         at: Index of the answer's cell.
         default: The course's call of the check.
         course: Definitions of the course.
+        attempt: 0 for the cell's last call of the check and the definitions that it needs, 1 if
+            whatever runs may also fill what it uses, and from 2 on for an earlier call.
 
     Raises:
         SyntaxError: If the cell isn't Python.
     """
-    own = statements(sources[at])
-    calls = [call for node in ast.parse(plain(sources[at])).body if (call := check_call(node))]
-    same = [call for call in calls if ast.unparse(call.func) == ast.unparse(default.func)]
-    call = same[-1] if same else default
-    arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
+    own, calls = list(statements(sources[at])), []
+    for node in ast.parse(plain(sources[at])).body:
+        call = check_call(node)
+        if call and ast.unparse(call.func) == ast.unparse(default.func):
+            calls.append(call)
     above, below = read(sources[:at], course), read(sources[at + 1 :], course)
+    call = default
+    if calls:  # what stands below the call, such as a trial with another f, comes too late for it
+        call = calls[-min(max(attempt, 1), len(calls))]
+        below = [s for s in own if not is_above(s.node, call)] + below
+        own = [s for s in own if is_above(s.node, call)]
+    if attempt == 1:
+        listed = filling([*above, *own], course.known)
+        above, own = listed[: len(above)], listed[len(above) :]
+    arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
     return Slice(above, own, below, arguments, course.known)
+
+
+def run_file(code: str, module: ModuleType) -> None:
+    """Run the code of a file in a module, whose functions know their source."""
+    sys.modules[module.__name__] = module  # dataclasses look their module up
+    code = with_futures_first(code)
+    exec(compile(code, CachingCompiler().cache(code), "exec", dont_inherit=True), vars(module))
+
+
+def with_futures_first(code: str) -> str:
+    """Return code with the imports from `__future__` where Python demands them."""
+    line = re.compile(r"(?m)^from __future__ import .*\n")
+    found = "".join(dict.fromkeys(line.findall(code)))
+    return re.sub(r"(?m)^(?=import )", found, line.sub("", code), count=1)
 
 
 def read_code(path: Path) -> list[tuple[str, str]]:
@@ -148,14 +191,24 @@ def read_code(path: Path) -> list[tuple[str, str]]:
     return [(cell["source"], str(study.marks_of(cell).get("exercise", ""))) for cell in cells]
 
 
+def is_copy(path: Path, course: Path) -> bool:
+    """Return whether a notebook is a copy of the course's, by its name or by its exercises.
+
+    "Copy of 03_einops.ipynb" begins like no notebook of the course, and the metadata of its cells
+    names the exercises.
+    """
+    stems = (page.name.rpartition("/")[2] for page in PAGES)
+    begins = [stem for stem in stems if re.match(rf"{stem}(?![A-Za-z])", path.stem)]
+    return course.stem in begins if begins else study.share(path, course)
+
+
 def newest_copy(paths: Iterable[Path], course: Path) -> Path | None:
-    """Return the learner's copy of the course's notebook, whose name begins like its, or `None`.
+    """Return the learner's copy of the course's notebook, or `None`.
 
     Among several copies, such as "03_einops (1).ipynb", the one that was changed last is used.
     A copy without edits is used only if there is no other, because pulling makes newer ones.
     """
-    named = [path for path in paths if path.stem.startswith(course.stem)]
-    found = [path for path in named if not path.stem[len(course.stem) :][:1].isalpha()]
+    found = [path for path in paths if is_copy(path, course)]
 
     def rank(path: Path) -> tuple[bool, float, bool]:
         return is_edited(path, course), path.stat().st_mtime, path.stem == course.stem
@@ -200,7 +253,7 @@ def plain(source: str) -> str:
     with suppress(SyntaxError, ValueError):
         ast.parse(source)
         return source  # without magics; IPython takes ten times as long
-    if source.lstrip().startswith("%%"):
+    while source.lstrip().startswith("%%"):
         first, _, source = source.lstrip().partition("\n")
         if first[2:].split(" ")[0] not in TRANSPARENT:
             return ""
@@ -218,7 +271,7 @@ def statements(source: str) -> tuple[Statement, ...]:
     code = plain(source)
     nodes = ast.parse(code).body
     pairs = zip(nodes, texts(code, nodes), strict=True)
-    return tuple(described(node, text) for node, text in pairs if not check_call(node))
+    return tuple(described(node, text, code) for node, text in pairs if not check_call(node))
 
 
 def texts(code: str, nodes: Sequence[ast.stmt]) -> list[str]:
@@ -246,17 +299,44 @@ def names_in(nodes: Sequence[ast.expr]) -> set[str]:
     return {x.id for node in nodes for x in ast.walk(node) if isinstance(x, ast.Name)}
 
 
-def described(node: ast.stmt, text: str) -> Statement:
+def is_above(node: ast.stmt, call: ast.Call) -> bool:
+    """Return whether a statement stands above a call in its cell."""
+    return (node.lineno, node.col_offset) < (call.lineno, call.col_offset)
+
+
+def filling(listed: Sequence[Statement], known: Collection[str]) -> list[Statement]:
+    """Return statements of which each also binds the unknown names that it may fill.
+
+    These are the names that it uses, and those that the functions use that it calls.
+    """
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    inside = {s.node.name: s.uses for s in listed if isinstance(s.node, kinds)}
+    found = []
+    for each in listed:
+        is_called = not isinstance(each.node, kinds) or each.node.decorator_list
+        todo, reached = list(each.uses if is_called else ()), set[str]()
+        while todo:
+            name = todo.pop()
+            if name not in reached:
+                reached.add(name)
+                todo += inside.get(name, ())
+        found.append(replace(each, binds=each.binds | reached.difference(known)))
+    return found
+
+
+def described(node: ast.stmt, text: str, cell: str) -> Statement:
     """Find the names that a statement binds and uses.
 
     Raises:
         SyntaxError: If the statement is only allowed inside a function.
     """
-    code = compile(ast.Module([node], []), "<cell>", "exec", dont_inherit=True)
+    flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    code = compile(ast.Module([node], []), "<cell>", "exec", flags, dont_inherit=True)
     binds = mutated(node) | arguments_of(code, STORES)
-    if isinstance(node, ast.ImportFrom) and node.names[0].name == STAR:
-        binds.add(STAR)
-    return Statement(node, frozenset(binds), frozenset(globals_of(code, set())), text)
+    is_from = isinstance(node, ast.ImportFrom)
+    if is_from and (node.names[0].name == STAR or node.module == "__future__"):
+        binds.add(STAR)  # statements need it that don't name it
+    return Statement(node, frozenset(binds), frozenset(globals_of(code, set())), text, cell)
 
 
 def globals_of(code: CodeType, local: set[str]) -> set[str]:
@@ -297,7 +377,7 @@ def read(sources: Sequence[str], course: Course) -> list[Statement]:
             cell = statements(source)
         except (SyntaxError, ValueError, RecursionError):
             continue
-        found += [s for s in cell if s.binds and not s.binds <= {*course.names, "checks"}]
+        found += [s for s in cell if not s.binds or s.binds - {*course.names, "checks"}]
     return [statement for statement in found if ast.dump(statement.node) not in course.given]
 
 

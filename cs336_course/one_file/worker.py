@@ -7,6 +7,7 @@ ends after one job.
 """
 
 import ast
+import asyncio
 import builtins
 import contextlib
 import functools
@@ -15,6 +16,7 @@ import io
 import json
 import os
 import random
+import re
 import signal
 import sys
 import tempfile
@@ -27,7 +29,9 @@ from unittest import mock
 
 import numpy as np
 import torch
+from IPython.core.compilerop import CachingCompiler
 
+from cs336_course.course import PAGES
 from cs336_course.engine import Exercise, records, state
 from cs336_course.engine.judge import diagnose
 from cs336_course.learner import study
@@ -65,7 +69,7 @@ class CourseCell:
 
 
 @functools.cache
-def course_cells(path: Path) -> dict[str, CourseCell]:
+def course_cells(page: str) -> dict[str, CourseCell]:
     """Read the exercises of a notebook by name, and run the cells that they build on.
 
     Untouched parts become the library's. `assemble.module` reads the working directory.
@@ -76,13 +80,13 @@ def course_cells(path: Path) -> dict[str, CourseCell]:
     given: set[str] = set()
     parts: dict[str, set[str]] = {}
     found: dict[str, CourseCell] = {}
-    cells = [cell for cell in study.read_cells(path) if cell["cell_type"] == "code"]
+    cells = [cell for cell in study.shipped(page) if cell["cell_type"] == "code"]
     for number, cell in enumerate(cells):
         source, marks = cell["source"], study.marks_of(cell)
         nodes = ast.parse(source).body
         if name := marks.get("exercise"):
             call = cell_slice.check_call(nodes[-1])
-            assert call is not None, f"{path}: {name} doesn't end with its check"
+            assert call is not None, f"{page}: {name} doesn't end with its check"
             exercise = getattr(namespace["checks"], name)
             if "part" in marks:
                 parts[name] = cell_slice.names_in(call.args)
@@ -96,7 +100,7 @@ def course_cells(path: Path) -> dict[str, CourseCell]:
 
 def course_cell(job: Job) -> CourseCell:
     """Return the course's cell of an answer in a notebook."""
-    return course_cells(study.SHIPPED / f"{job['page']}.ipynb")[job["exercise"]]
+    return course_cells(job["page"])[job["exercise"]]
 
 
 def exercise_of(job: Job) -> Any:
@@ -128,9 +132,7 @@ def run(job: Job, exercise: Any) -> tuple[str, str]:
 def in_file(job: Job) -> list[Any]:
     """Run a part of a file after the code above it, and return what its check receives."""
     module = ModuleType("train_gpt2")
-    sys.modules[module.__name__] = module  # dataclasses look their module up
-    text = f"{job['before']}\n\n\n{job['code']}\n"
-    exec(compile(text, "train_gpt2.py", "exec", dont_inherit=True), module.__dict__)
+    cell_slice.run_file(f"{job['before']}\n\n\n{job['code']}\n", module)
     return [eval(argument, module.__dict__) for argument in job["arguments"]]
 
 
@@ -143,18 +145,28 @@ def in_notebook(job: Job) -> list[Any]:
     withheld = {name for part, names in cell.parts.items() if part not in passed for name in names}
     namespace = dict(cell.namespace)
     course = cell_slice.Course(cell.given, withheld, {*namespace, *dir(builtins)})
-    found = cell_slice.answer(job["sources"], job["at"], cell.call, course)
-    for node in found.setup:
+    for source in job["sources"]:  # helpers that the notebook writes and imports
+        if written := re.match(r"\s*%%(?:write)?file +(\S+)\n", source):
+            Path(written[1]).write_text(source[written.end() :], encoding="utf-8")
+    found = cell_slice.answer(job["sources"], job["at"], cell.call, course, job["attempt"])
+    compiler = CachingCompiler()
+    for statement in found.setup:
         with contextlib.suppress(Exception):  # in a notebook, later cells run all the same
-            execute(node, namespace)
+            execute(statement, namespace, compiler)
     for statement in found.own:
-        execute(statement.node, namespace)
+        execute(statement, namespace, compiler)
     return [eval(ast.unparse(node), namespace) for node in found.arguments]
 
 
-def execute(node: ast.stmt, namespace: dict[str, Any]) -> None:
-    """Execute a statement of a learner."""
-    exec(compile(ast.Module([node], []), "<answer>", "exec", dont_inherit=True), namespace)
+def execute(
+    statement: cell_slice.Statement, namespace: dict[str, Any], compiler: CachingCompiler
+) -> None:
+    """Execute a statement of a learner, with IPython's compiler, which knows functions' source."""
+    with compiler.extra_flags(ast.PyCF_ALLOW_TOP_LEVEL_AWAIT):
+        module = ast.Module([statement.node], [])
+        waiting = eval(compiler(module, compiler.cache(statement.cell), "exec"), namespace)
+    if waiting is not None:
+        asyncio.run(waiting)
 
 
 def enter(root: Path, below: str) -> None:
@@ -243,6 +255,8 @@ def serve(can_fork: bool = sys.platform == "linux") -> None:
     The verdict stands beside whether the process goes on, which it does only if it can fork.
     """
     jobs, results = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
+    for page in PAGES:
+        study.shipped(page.name)  # before an answer can overwrite the solutions
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, 0)  # an answer neither reads the jobs nor prints among the results
     os.dup2(nowhere, 1)

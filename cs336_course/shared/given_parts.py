@@ -1,10 +1,9 @@
 """The parts of a learner's file that a page gives, for the exercises that call them."""
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
-from cs336_course.engine.task import SHIPPED
+from cs336_course.learner.study import marks_of, shipped
 
 
 def run(notebook: str, *parts: str, names: Mapping[str, Any]) -> dict[str, Any]:
@@ -15,11 +14,7 @@ def run(notebook: str, *parts: str, names: Mapping[str, Any]) -> dict[str, Any]:
         parts: Names of the parts.
         names: What the cells use.
     """
-    text = (SHIPPED / f"{notebook}.ipynb").read_text(encoding="utf-8")
-    cells = json.loads(text)["cells"]
-    code = {
-        cell["metadata"].get("cs336", {}).get("part"): "".join(cell["source"]) for cell in cells
-    }
+    code = {marks_of(cell).get("part"): cell["source"] for cell in shipped(notebook)}
     found = dict(names)
     exec("\n\n".join(code[part] for part in parts), found)
     return found

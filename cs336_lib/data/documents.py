@@ -2,12 +2,17 @@
 
 import json
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from cs336_lib.config import UserError
+from cs336_lib.data.tokenizer import END_OF_TEXT
 
 # Characters in a piece. Pieces keep memory flat, and threads share their work.
 PIECE = 2**20
@@ -20,7 +25,8 @@ LINE_BYTES = 64 * 2**20  # longest JSON line; several copies of a line are in me
 
 JSON_LINES, PARQUET = (".jsonl", ".ndjson"), ".parquet"
 
-UNSUPPORTED = (".json", ".gz", ".zst", ".xz", ".bz2", ".zip", ".pdf", ".docx")
+PACKED = (".gz", ".zst", ".xz", ".bz2", ".zip")
+UNSUPPORTED = (*PACKED, ".json", ".pdf", ".docx", ".csv", ".tsv", ".html", ".htm")
 
 NO_TEXT = (".bin", ".npy", ".safetensors")  # tokens or weights
 
@@ -30,6 +36,15 @@ MARK_ROWS = 100  # rows of a stream from one mark to the next
 
 # No command is named, because a wrong guess of the encoding gives a wrong text without an error.
 PLAIN_TEXT = "if it is a text, save it as UTF-8 in the program that wrote it"
+
+SIGNS = {b"%PDF": "a PDF", b"PK\3\4": "a .zip or .docx file", b"\x1f\x8b": "a .gz file"}
+SIGNS |= {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
+ENCODINGS = ("cp1252", "cp1251", "gb18030", "big5", "shift_jis", "euc_kr")
+
+# What `prepare` tells of a corpus, each with the places where it was found
+SKIPPED = "rows without a text were skipped"
+ORDINARY = f"times {END_OF_TEXT} stays ordinary text, and --split-documents begins a document there"
+Told = dict[str, list[str]]
 
 Mark = tuple[int, dict[str, Any]]  # a row of a hub data set, and the stream's state before it
 
@@ -43,18 +58,21 @@ class Corpus:
         text_field: Name of the field that contains the text of a row.
         hub: Name of the dataset on the hub.
         hub_config: Configuration of the dataset, for example "sample-10BT".
+        split_documents: Whether <|endoftext|> in a text file begins a new document.
     """
 
     paths: tuple[Path, ...] = ()
     text_field: str = "text"
     hub: str = ""
     hub_config: str = ""
+    split_documents: bool = False
 
     @property
     def is_one_text(self) -> bool:
         """Whether the corpus is a single text file, which needs no separators."""
         suffixes = [path.suffix.lower() for path in self.paths]
-        return len(suffixes) == 1 and suffixes[0] not in (*JSON_LINES, PARQUET)
+        is_text = len(suffixes) == 1 and suffixes[0] not in (*JSON_LINES, PARQUET)
+        return is_text and not self.split_documents
 
 
 class Row(NamedTuple):
@@ -96,11 +114,11 @@ def check_files(corpus: Corpus) -> None:
 
 
 def read(
-    corpus: Corpus, after: Position, skipped: list[str] | None = None
+    corpus: Corpus, after: Position, told: Told | None = None
 ) -> Iterator[tuple[Position, str]]:
     """Yield the pieces of a corpus that follow the place `after`, in order.
 
-    A row whose text is null has no pieces, and its place is added to `skipped`.
+    A row whose text is null has no pieces, which is `told`, as is <|endoftext|> in a text file.
 
     Files are read again from the start, and earlier pieces are skipped. A hub stream resumes at the
     mark in `after`.
@@ -110,7 +128,7 @@ def read(
         OSError: If the disk or the connection fails.
     """
     first = after.mark[0] if after.mark else 0
-    found = documents(corpus, after.mark, [] if skipped is None else skipped)
+    found = documents(corpus, after.mark, defaultdict(list) if told is None else told)
     for document, (mark, pieces) in enumerate(found, start=first):
         for number, piece in enumerate(filter(len, pieces)):
             place = Position(document, number, mark)
@@ -119,22 +137,40 @@ def read(
 
 
 def documents(
-    corpus: Corpus, mark: Mark | None, skipped: list[str]
+    corpus: Corpus, mark: Mark | None, told: Told
 ) -> Iterator[tuple[Mark | None, Iterable[str]]]:
     """Yield the documents of a corpus, each as a mark for resuming and a sequence of pieces."""
     field = corpus.text_field
     if corpus.hub:
         for row in hub_rows(corpus.hub, corpus.hub_config, "train", mark):
-            yield row.mark, [text_of(row, field, skipped)]
+            yield row.mark, [text_of(row, field, told)]
     for path in corpus.paths:
         suffix = path.suffix.lower()
         if suffix in JSON_LINES:
-            yield from ((None, [text_of(row, field, skipped)]) for row in json_rows(path))
+            yield from ((None, [text_of(row, field, told)]) for row in json_rows(path))
         elif suffix == PARQUET:
             rows = parquet_rows(path, field)
-            yield from ((None, [text_of(row, field, skipped)]) for row in rows)
+            yield from ((None, [text_of(row, field, told)]) for row in rows)
         else:
-            yield None, text_pieces(path)
+            found = numbered_pieces(path, None if corpus.split_documents else told)
+            for _, group in groupby(found, itemgetter(0)):
+                yield None, map(itemgetter(1), group)
+
+
+def numbered_pieces(path: Path, told: Told | None) -> Iterator[tuple[int, str]]:
+    """Yield the pieces of a text with the number of the document, which <|endoftext|> ends.
+
+    If it isn't to end one, it is `told`.
+    """
+    document = 0
+    for piece in text_pieces(path):
+        texts = piece.split(END_OF_TEXT)
+        if told is not None and len(texts) > 1:
+            told[ORDINARY] += [str(path)] * (len(texts) - 1)
+            texts = [piece]
+        for number, text in enumerate(texts):
+            document += number > 0
+            yield document, text
 
 
 def text_pieces(path: Path) -> Iterator[str]:
@@ -151,7 +187,7 @@ def text_pieces(path: Path) -> Iterator[str]:
         with open(path, encoding="utf-8-sig") as file:
             while block := file.read(PIECE):
                 if "\0" in block:
-                    raise UserError(f"{path}: contains NUL bytes; {PLAIN_TEXT}")
+                    raise UserError(f"{path}: contains NUL bytes, as UTF-16 does; {PLAIN_TEXT}")
                 text = kept + block
                 boundary = BOUNDARY.match(text, max(1, len(kept)) - 1)
                 cut = boundary.end() if boundary else 0
@@ -161,10 +197,21 @@ def text_pieces(path: Path) -> Iterator[str]:
                 yield text[:cut]
     except UnicodeDecodeError as error:
         raise UserError(
-            f"{path}: not UTF-8 text (it has a byte 0x{error.object[error.start]:02x}); "
-            f"{PLAIN_TEXT}"
+            f"{path}: not UTF-8 text (it has a byte 0x{error.object[error.start]:02x}"
+            f"{may_be(error.object)}); {PLAIN_TEXT}"
         ) from None
     yield kept
+
+
+def may_be(content: bytes) -> str:
+    """Return what bytes may be that aren't UTF-8: a file by its first bytes, or an encoding."""
+    found = [name for sign, name in SIGNS.items() if content.startswith(sign)]
+    lines = content[: content.rfind(b"\n") + 1] or content  # the last one may be cut
+    for name in () if found else ENCODINGS:
+        with suppress(UnicodeDecodeError):
+            lines.decode(name)
+            found.append(name)
+    return f" and may be {' or '.join(found)}" if found else ""
 
 
 def json_rows(path: Path) -> Iterator[Row]:
@@ -252,7 +299,7 @@ def one_line(error: Exception) -> str:
     return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
 
 
-def text_of(row: Row, field: str, skipped: list[str]) -> str:
+def text_of(row: Row, field: str, told: Told) -> str:
     """Return the text of a row, or "" for null, with lone surrogates replaced by U+FFFD.
 
     JSON strings can contain lone surrogates.
@@ -261,7 +308,7 @@ def text_of(row: Row, field: str, skipped: list[str]) -> str:
         raise UserError(no_field(row.where, field, list(row.content)))
     text = row.content[field]
     if text is None:
-        skipped.append(row.where)
+        told[SKIPPED].append(row.where)
         return ""
     if not isinstance(text, str):
         raise UserError(f"{row.where}: {field!r} isn't a string")

@@ -5,7 +5,7 @@ import json
 import os
 import shutil
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cs336_lib.config import UserError
-from cs336_lib.data.documents import Corpus, Position, check_files, read
+from cs336_lib.data.documents import Corpus, Position, Told, check_files, read
 from cs336_lib.data.shards import TokenStream, append, shorten
 from cs336_lib.data.tokenizer import Tokenizer, load_tokenizer, make_tokenizer, save_tokenizer
 from cs336_lib.io import Bar, Log, locked, read_json, sync, write_atomic, writing
@@ -32,8 +32,6 @@ MOST_WORKERS = 1024
 MILLION = 1_000_000
 
 SAVE_SECONDS = 5.0  # a killed run loses at most this much work
-
-NEWLINE = "\n"  # begins a document where the tokenizer has no token for its end
 
 PROGRESS, TOKENIZER = "progress.json", "tokenizer.json"
 
@@ -137,14 +135,6 @@ def check_files_for_char(corpus: Corpus) -> None:
             )
 
 
-def separator_of(corpus: Corpus, tokenizer: Tokenizer) -> int | None:
-    """Return the token before each document, as in llm.c, or `None` for a single text."""
-    if corpus.is_one_text:
-        return None
-    end = tokenizer.end_of_text
-    return int(tokenizer.encode(NEWLINE)[0]) if end is None else end
-
-
 def prepare(
     source: Path | Corpus,
     out: Path,
@@ -191,18 +181,17 @@ def prepare(
             save_tokenizer(fitting_tokenizer(tokenizer, corpus), folder / TOKENIZER)
             progress = Progress()
         made = load_tokenizer(folder / TOKENIZER)
-        separator = separator_of(corpus, made)
-        skipped: list[str] = []
+        separator = None if corpus.is_one_text else made.new_document  # as in llm.c
+        told: Told = defaultdict(list)
         encode = partial(encode_batch, made, separator, val_fraction)
-        results = encode_in_order(encode, batched(read(corpus, progress.place, skipped)), workers)
+        results = encode_in_order(encode, batched(read(corpus, progress.place, told)), workers)
         add = partial(append, folder, shard_tokens=shard_tokens)
         save = partial(save_progress, folder, arguments)
         progress = write(results, add, progress, save, out.name)
         if progress.val == 0 and progress.train > 0:
             progress = copy_tail(folder, progress, val_fraction, add)
-        if skipped:
-            empty = f"{len(skipped):,} rows without a text were skipped (first: {skipped[0]})"
-            print(f"{out}: {empty}", file=Log())
+        for what, places in told.items():
+            print(f"{out}: {len(places):,} {what} (first: {places[0]})", file=Log())
         if min(progress.train, progress.val) < 2:  # a token and its successor
             raise UserError(
                 f"{out}: {progress.train} training and {progress.val} validation tokens, "
@@ -342,5 +331,5 @@ def fitting_tokenizer(name: str, corpus: Corpus) -> Tokenizer:
         for _, text in read(corpus, Position()):
             alphabet.update(text)
         if alphabet and not corpus.is_one_text:
-            alphabet.add(NEWLINE)
+            alphabet.add("\n")  # before each document
     return make_tokenizer(name, "".join(alphabet))

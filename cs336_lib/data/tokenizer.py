@@ -54,6 +54,13 @@ class Tokenizer(ABC):
     def __str__(self) -> str:
         return f"{self.name} with {self.vocab_size:,} ids {self.alphabet!r:.60}"
 
+    @property
+    def new_document(self) -> int:
+        """Id before each document: <|endoftext|>, or else a newline, or else the first id."""
+        if self.end_of_text is not None:
+            return self.end_of_text
+        return int(self.encode("\n")[0]) if "\n" in (self.alphabet or "\n") else 0
+
     @abstractmethod
     def encode(self, text: str) -> np.ndarray:
         """Return the token ids of `text` as uint16."""

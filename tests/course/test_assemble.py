@@ -76,7 +76,8 @@ def toy(tmp_path, monkeypatch) -> Path:
         (STUB, "not attempted yet", "return n * bits / 8"),
         (MINE + CHECK, "", "return bits * n / 8"),
         (MINE.replace(" / 8", "") + CHECK, "that is bits", "return n * bits / 8"),
-        (MINE.replace("bits * n", "mul(n, bits)") + CHECK, "import it in the cell", "return n"),
+        (MINE.replace("bits * n", "mul(n, bits)") + CHECK, "import it by name", "return n"),
+        ("one = 8\n" + MINE.replace("8", "one") + CHECK, "another `one`; give yours", "return n"),
         ("def bytes_of(n:" + CHECK, "was never closed", "return n * bits / 8"),
         ("bytes_of = ..." + CHECK, "not attempted yet", "return n * bits / 8"),
         ("bytes_of = 1 / 0" + CHECK, "ZeroDivisionError: division by zero", "return n * bits / 8"),
@@ -89,6 +90,16 @@ def test_a_part_is_the_learners_if_it_passes(toy, answer, missing, code):
     assert two.is_mine == (missing == "")
     assert code in two.code
     assert "checks." not in two.code
+
+
+def test_a_part_that_is_right_only_alone_is_not_used(toy, monkeypatch):
+    """In the file, `bytes_of` stands above `one`, which this answer calls when it is defined."""
+    recipe = Recipe("train_gpt2.py", "07 08 09 10 11", {"Toys": "bytes_of one"})
+    monkeypatch.setitem(assemble.RECIPES, "gpt2", recipe)
+    answer = "EIGHTH = one() / 8\n" + MINE.replace("/ 8", "* EIGHTH") + CHECK
+    (part,) = (one for one in assemble.parts(notebooks(toy, answer), "07") if not one.given)
+    assert part.missing.startswith("right alone, but in the whole file, name 'one' is not defined")
+    assert "EIGHTH" not in part.code
 
 
 def test_a_later_part_replaces_an_earlier_one_unless_only_that_is_the_learners(toy):

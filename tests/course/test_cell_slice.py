@@ -33,7 +33,9 @@ def sliced(cells, course) -> cell_slice.Slice:
         (["import os\na = 1\nb = 2", "f = a"], "a = 1\n\n\nf = a"),
         (["f = lambda: a", "a = 1"], "a = 1\n\n\nf = lambda: a"),
         (["from os import *", "f = 1"], "f = 1"),
-        (["from os import *\nf = 1"], "from os import *\nf = 1"),
+        (["from os import *\nf = 1"], "f = 1"),
+        (["f = 1\nchecks.f(f)\nf = 2"], "f = 1"),
+        (["%%capture\n%%time\nf = 1"], "f = 1"),
         (["f = 1\n%matplotlib inline\nfiles = !ls\nf?"], "f = 1"),
         (["checks.f(len)"], "f = len"),
         (["def g():\n    pass\n\n\nx = checks.f(answer=g)"], "def g():\n    pass\n\n\nf = g"),
@@ -84,7 +86,7 @@ def test_an_answer_that_is_not_there_is_named(cells):
 )
 def test_a_setup_has_what_an_answer_needs(cells, setup):
     found = sliced(cells, cell_slice.Course((), (), ("len",)))
-    assert "; ".join(map(ast.unparse, found.setup)) == setup
+    assert "; ".join(ast.unparse(one.node) for one in found.setup) == setup
 
 
 def test_a_file_that_is_no_notebook_is_named(tmp_path):

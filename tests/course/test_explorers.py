@@ -195,8 +195,7 @@ def test_a_layout_that_does_not_fit_is_explained_and_the_view_stays():
 
 def test_what_the_model_cannot_read_is_explained():
     widget = widgets.sampling(*load_shipped(), words="abba")
-    for words, problem in (("", "empty"), ("§", "'§'")):
-        turn(widget, text=words)
-        assert problem in widget.problem
+    turn(widget, text="§")
+    assert "'§'" in widget.problem
     turn(widget, text="a" * 500, top_k="2")
     assert widget.said.startswith("2 of 62 tokens can be drawn next")

@@ -4,11 +4,13 @@ import io
 import json
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from cs336_course.course import PAGES
 from cs336_course.engine import records
 from cs336_course.grading import answers, container, report, submissions
 from cs336_course.one_file import cell_slice, processes, worker
@@ -44,6 +46,13 @@ def test_forged_facts_are_wrong(fact):
 def test_the_records_of_the_solution_pass():
     found = [worker.OBSERVED, json.dumps(records.encode(query_gradient.expected))]
     assert worker.judged(query_gradient, found) == ("passed", "", "")
+
+
+def test_solutions_are_read_before_an_answer_can_overwrite_them():
+    code = "import sys; from cs336_course.one_file import worker; worker.serve()\n"
+    code += "from cs336_course.learner import study; sys.exit(study.shipped.cache_info().currsize)"
+    ended = subprocess.run([sys.executable, "-c", code], stdin=subprocess.DEVNULL)
+    assert ended.returncode == len(PAGES)
 
 
 def test_copies_are_limited_by_apparent_bytes(tmp_path, monkeypatch):

@@ -2,12 +2,13 @@ import pytest
 import torch
 
 from cs336_lib import sampling as module
-from cs336_lib.data.tokenizer import CharTokenizer, GPT2Tokenizer
+from cs336_lib.data.tokenizer import END_OF_TEXT, CharTokenizer, GPT2Tokenizer
 from cs336_lib.model import GPT
 from cs336_lib.sampling import (
     PackedLinear,
     complete,
     context_start,
+    encode,
     filter_logits,
     generate,
     store_weights,
@@ -106,6 +107,12 @@ def test_text_ends_before_end_of_text(model, tokenizer):
     assert complete(model, tokenizer, "0123", 25, seed=1) == expected
     assert "".join(stream_text(model, tokenizer, "0123", 25, seed=1)) == expected[4:]
     assert complete(model, tokenizer, "0123", 25, seed=1, stop=False) == free
+
+
+def test_a_prompt_without_text_begins_a_new_document():
+    gpt2, letters = GPT2Tokenizer(), CharTokenizer("ab\n")
+    assert [encode(gpt2, p).tolist() for p in ("", END_OF_TEXT)] == [[50256], [50256]]
+    assert encode(letters, "a" + END_OF_TEXT + "b").tolist() == letters.encode("a\nb").tolist()
 
 
 def test_characters_spread_over_tokens_come_out_whole(monkeypatch):

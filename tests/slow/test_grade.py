@@ -62,6 +62,15 @@ def hand_in(path: Path, answers: Mapping[str, str], more: str = "") -> None:
 
 WRONG = "def query_gradient(g, k):\n    return g\nchecks.query_gradient(query_gradient)"
 RIGHT = solutions(EINOPS)["query_gradient"]
+AS_IN_JUPYTER = """%%capture
+%%time
+from __future__ import annotations
+import asyncio, inspect
+await asyncio.sleep(0)
+seen: Nowhere = inspect.getsource(query_gradient)
+checks.query_gradient(query_gradient)
+checks.query_gradient(len)
+del query_gradient""".replace("seen", RIGHT.rpartition("\n")[0] + "\nseen")
 
 # Answers to `query_gradient` in notebook 03, the verdict on them, and a part of the diagnosis
 ANSWERS = {
@@ -88,6 +97,17 @@ ANSWERS = {
         + WRONG,
         "error",
         "not one that a check gives",
+    ),
+    "as_in_jupyter": (AS_IN_JUPYTER, "passed", ""),
+    "deep": (
+        "import os\nfor _ in range(3000): os.mkdir('d'); os.chdir('d')\n" + RIGHT,
+        "passed",
+        "",
+    ),
+    "no_home": (
+        "import os, shutil\nshutil.rmtree(os.path.dirname(os.environ['TMPDIR']))\n" + RIGHT,
+        "passed",
+        "",
     ),
     "default_dtype": ("torch.set_default_dtype(torch.float64)\n" + RIGHT, "passed", ""),
     "environment": (
@@ -117,6 +137,12 @@ def make_class(folder: Path) -> None:
     helper += "def dots(x, y):\n    return summed(PLAN, x, y)"
     helped = WRONG.replace("return g", "return dots(g, k)")
     hand_in(folder / "helped" / f"{EINOPS}.ipynb", {"query_gradient": helped}, helper)
+    filled = "PLANS = []\ndef plan(x):\n    PLANS.append(x)\nplan('bhqk,bkhd->bqhd')"
+    listed = WRONG.replace("return g", "return torch.einsum(PLANS[0], g, k)")
+    hand_in(folder / "filled" / f"{EINOPS}.ipynb", {"query_gradient": listed}, filled)
+    hand_in(folder / "renamed" / f"{EINOPS}.ipynb", {"query_gradient": RIGHT})
+    (folder / "renamed" / f"{EINOPS}.ipynb").rename(folder / "renamed" / "Copy of 3.IPYNB")
+    (folder / "renamed" / "notes.ipynb").write_text('{"cells": []}')
     moved = RIGHT.rsplit("\n", 1)
     hand_in(folder / "moved" / f"{EINOPS}.ipynb", {"query_gradient": moved[1]}, moved[0])
 
@@ -168,8 +194,9 @@ def expected(query_gradient: str, others: str) -> list[str]:
 
 
 def test_answers_are_found_without_metadata_and_in_other_cells(graded):
-    for name in ("stripped", "helped", "moved"):
+    for name in ("stripped", "helped", "moved", "filled", "renamed"):
         assert of(graded, name, "03 ") == expected("passed", "not attempted"), graded["said"]
+    assert "renamed: not notebooks of the course: notes.ipynb" in graded["printed"]
 
 
 def test_an_exercise_does_not_affect_another(graded):

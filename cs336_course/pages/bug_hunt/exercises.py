@@ -89,11 +89,12 @@ def see_verdict(answer: Any, case: Case) -> Record:
     if not isinstance(verdict, bool):
         return {"said": f"your test must return True or False, not {type(verdict).__name__}."}
     is_healthy = case.what in HEALTHY
+    record: Record = {"accepts": verdict}
     if verdict != is_healthy:
         kind = "a script that keeps" if is_healthy else "a script that breaks"
         verb = "refuses" if is_healthy else "accepts"
-        return {"said": f"your test {verb} {kind} the promise."}
-    return {"right": True}
+        record["said"] = f"your test {verb} {kind} the promise."
+    return record
 
 
 ninth_test = Exercise(

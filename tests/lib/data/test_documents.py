@@ -39,12 +39,20 @@ def test_pieces_have_the_tokens_of_the_complete_text(tmp_path, monkeypatch):
 
 def test_another_encoding_is_named_in_one_line(tmp_path):
     path = tmp_path / "text.txt"
-    for content, byte in ((b"caf\xe9", "e9"), ("Gru\u00df".encode("utf-16"), "ff")):
+    for content, said in (
+        (b"caf\xe9", "0xe9 and may be cp1252 or cp1251"),
+        ("Gru\u00df".encode("utf-16"), "0xff and may be UTF-16"),
+        (
+            "\u4f60\u597d\uff0c\u4e16\u754c".encode("gbk"),
+            "0xc4 and may be cp1252 or cp1251 or gb18030",
+        ),
+        (b"%PDF-1.7\n\xe2\xe3", "0xe2 and may be a PDF"),
+    ):
         path.write_bytes(content)
-        with pytest.raises(ValueError, match=rf"not UTF-8 text \(it has a byte 0x{byte}\)"):
+        with pytest.raises(ValueError, match=rf"not UTF-8 text \(it has a byte {said}"):
             list(text_pieces(path))
     path.write_bytes("in another encoding".encode("utf-16le"))
-    with pytest.raises(ValueError, match="contains NUL bytes; if it is a text, save it as UTF-8"):
+    with pytest.raises(ValueError, match="NUL bytes, as UTF-16 does; if it is a text, save it as"):
         list(text_pieces(path))
 
 

@@ -9,7 +9,7 @@ from cs336_lib.data.documents import Corpus, Position
 from cs336_lib.data.loader import open_data
 from cs336_lib.data.prepare import prepare
 from cs336_lib.data.shards import TokenStream, open_shard
-from cs336_lib.data.tokenizer import load_tokenizer
+from cs336_lib.data.tokenizer import gpt2_encoding, load_tokenizer
 from tests.faults import Killed, watching
 
 TEXT = "Mary had a little lamb,\nits fleece was white as snow.\n" * 50
@@ -34,6 +34,16 @@ def test_the_text_comes_back(text_file, tmp_path):
         assert sorted(p.name for p in out.parent.iterdir()) == ["prepared"]
         streams = open_data(str(out), "", name)
         assert [len(stream) for stream in streams[:2]] == [len(train), len(val)]
+
+
+def test_end_of_text_is_told_or_begins_a_document(tmp_path, capsys):
+    path, text = tmp_path / "tales.txt", "Once.\n<|endoftext|>\nTwice.\n" * 20
+    path.write_text(text)
+    prepare(path, tmp_path / "told")
+    assert "20 times <|endoftext|> stays ordinary text, and --split-" in capsys.readouterr().err
+    prepare(Corpus((path,), split_documents=True), tmp_path / "split")
+    ids = np.concatenate([tokens(tmp_path / "split", part) for part in ("train", "val")]).tolist()
+    assert sorted(ids) == sorted([50256, *gpt2_encoding().encode(text, allowed_special="all")])
 
 
 WORDS = [f"Document {i}: {'so it goes ' * (i % 7)}on.\n" for i in range(60)]
