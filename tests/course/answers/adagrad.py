@@ -47,7 +47,6 @@ RIGHT = {
 REFUSED = {
     "shocks": [
         ('"0.9 and 0.85": "keep"', '"0.9 and 0.85": "cancel"'),
-        ('"0.8 and 0.6": "cancel"', '"0.8 and 0.6": "keep"'),
         ('"0.9 and 0.5": "cancel"', '"0.9 and 0.5": ...'),
     ],
     "adam_step": [
