@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 Parameters = Iterable[nn.Parameter] | Iterable[dict[str, Any]]
 
@@ -232,19 +231,6 @@ def orthogonalise(
         gram = x @ x.T
         x = a * x + (b * gram + c * gram @ gram) @ x
     return x.T if tall else x
-
-
-class CountFlops(TorchDispatchMode):
-    """Count each number that an arithmetic operation writes."""
-
-    flops = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operation and count its results."""
-        out = func(*args, **(kwargs or {}))
-        if func.overloadpacket.__name__.rstrip("_") in ("add", "sub", "mul", "div", "sqrt"):
-            self.flops += out.numel()
-        return out
 
 
 def state_bytes(optimizer: torch.optim.Optimizer) -> int:

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from cases import for_each
 from torch import nn
 
+from cs336_course.pages.adagrad import exercises
 from cs336_course.shared import short_optimizers
 
 DECAY = {"weight_decay": 0.1}
@@ -67,3 +68,10 @@ def test_muon_equals_torch_up_to_its_bf16_products():
             optimizer.step()
         moves.append((w - start).detach())
     assert (moves[0] - moves[1]).norm() < 0.05 * moves[1].norm()
+
+
+def test_the_pairs_to_cancel_are_those_whose_step_grows_after_a_shock():
+    for (beta1, beta2), fate in zip(exercises.PAIRS, exercises.FATES.values(), strict=True):
+        m, v = beta1 + (1 - beta1) * 100, beta2 + (1 - beta2) * 100**2
+        later = (beta1 * m + 1 - beta1) / (beta2 * v + 1 - beta2) ** 0.5
+        assert (fate == "cancel") == (later > m / v**0.5)

@@ -1,4 +1,4 @@
-"""The exercise of the page on AdaGrad: a step of Adam."""
+"""Exercises of the page on AdaGrad: a step of Adam, and the betas that can't take a shock."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -6,7 +6,9 @@ from typing import Any
 import torch
 
 from cs336_course.engine import Case, Exercise, edits, normal, sizes
+from cs336_course.engine.records import Record
 from cs336_course.engine.several_results import one_of
+from cs336_course.shared.named_letters import named_letters, says
 
 NOTEBOOK = "05_adagrad"
 
@@ -165,4 +167,33 @@ adam_step = Exercise(
             "lr * (grad != 0) * m_hat",
         ),
     },
+)
+
+
+# shocks
+
+PAIRS = [(0.9, 0.95), (0.9, 0.85), (0.9, 0.5), (0.5, 0.3)]
+PAIRS += [(0.8, 0.6), (0.95, 0.85), (0.99, 0.95), (0.99, 0.999)]
+FATES = {
+    f"{beta1} and {beta2}": "cancel" if beta1 > beta2**0.5 else "keep" for beta1, beta2 in PAIRS
+}
+
+
+def why_not_that_fate(pair: str, fate: str) -> Record:
+    """Return what to ask about a pair that is judged wrongly."""
+    beta1, beta2 = pair.split(" and ")
+    said = f"m is multiplied by {beta1} a step. By how much is the root of v, if v is by {beta2}?"
+    return {} if fate == FATES[pair] else {"said": said}
+
+
+shocks = Exercise(
+    NOTEBOOK,
+    "shocks",
+    lambda: map(Case, FATES),
+    observe=named_letters(("keep", "cancel"), why_not_that_fate),
+    answers=("answer",),
+    is_quiz=True,
+    smaller="m fades by 0.5 a step, and v by 0.16. What happens to m / sqrt(v)?",
+    says=says(("keep", "cancel")) | {"form": "keep the dictionary, and replace each `...` in it."},
+    wrong={},
 )

@@ -1,12 +1,10 @@
 """Figures of the page on the training loop: how a run dies, its gradients, and its repair."""
 
-import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
 from cs336_course.drawing.charts import curves
 from cs336_course.drawing.style import (
@@ -14,9 +12,7 @@ from cs336_course.drawing.style import (
     BROWN,
     GREEN,
     GREY,
-    ORANGE,
     RED,
-    SKY,
     figure,
     ink,
     label,
@@ -26,8 +22,6 @@ from cs336_course.drawing.training import loss_curves
 from cs336_course.pages.training_loop import story
 
 __all__ = ["loss_curves"]
-
-DTYPE_COLOURS = {"float32": SKY, "bfloat16": ORANGE, "float16": "#F5C77E", "int64": "#DDDDDD"}
 
 
 def cover() -> None:
@@ -88,33 +82,6 @@ def mark_death(axes: Axes, step: int, height: float, value: str) -> None:
     axes.margins(x=0.16)  # room for the value
 
 
-def seeded_sweep(
-    rates: Sequence[float], losses: Sequence[Sequence[float]], chosen: float, title: str
-) -> Figure:
-    """Plot each seed's final loss for each learning rate, their means, and a chosen rate.
-
-    Rates at which a seed ended in NaN have no mean. Above them stands how many seeds died.
-    """
-    drawing, axes = figure(10, 4.4)
-    means = [float(np.mean(row)) for row in losses]
-    for rate, row in zip(rates, losses, strict=True):
-        axes.plot([rate] * len(row), row, "o", color=GREY, markersize=6)
-        if died := int(np.isnan(row).sum()):
-            where = {"xycoords": ("data", "axes fraction"), "ha": "center", "size": 14}
-            axes.annotate(f"{died} of {len(row)}\ndied", (rate, 0.8), color=ink(RED), **where)
-    axes.semilogx(rates, means, color=BLUE, marker="o")
-    for rate, mean in zip(rates, means, strict=True):
-        if math.isnan(mean):
-            continue
-        note = {"xytext": (0, 12), "textcoords": "offset points", "ha": "center", "size": 14}
-        axes.annotate(f"{mean:.2f}", (rate, mean), **note)
-    axes.axvline(chosen, color=RED, linestyle=":", linewidth=2)
-    axes.update_datalim([(rate, np.nanmin(means)) for rate in rates])  # so that each is in sight
-    axes.margins(x=0.08, y=0.25)
-    label(axes, title, "learning rate (log scale)", "loss at the end [nats/token]")
-    return drawing
-
-
 def before_nan(runs: Mapping[str, Sequence[float]], last: int, title: str) -> Figure:
     """Plot the last finite losses of runs that died, aligned at their first NaN."""
     ends = {}
@@ -123,34 +90,6 @@ def before_nan(runs: Mapping[str, Sequence[float]], last: int, title: str) -> Fi
         ends[name] = (range(-len(finite), 0), finite)
     y = "loss [nats/token] (log scale)"
     return curves(title, "steps before the first nan", y, ends, log="y", dots=True, size=(10, 4.4))
-
-
-def magnitudes(
-    gradients: Mapping[str, Sequence[float]], scale: float, limit: float, title: str
-) -> Figure:
-    """Draw histograms of scaled gradients by power of two, and mark fp16's largest number.
-
-    Zeros have no place on the axis and aren't drawn.
-    """
-    drawing, panels = figure(11, 1.2 + 1.9 * len(gradients), nrows=len(gradients), sharex=True)
-    edges = 2.0 ** np.arange(-8, 21)
-    for axes, (name, sizes) in zip(np.atleast_1d(panels), gradients.items(), strict=True):
-        scaled = np.asarray(sizes) * scale
-        counts, _ = np.histogram(scaled[scaled > 0], edges)
-        share = 100 * counts / len(scaled)
-        colours = [RED if edge >= limit / 1.01 else SKY for edge in edges[:-1]]
-        axes.bar(edges[:-1], share, np.diff(edges), align="edge", color=colours)
-        axes.axvline(limit, color=RED, linestyle="--", linewidth=2)
-        note = {"xytext": (8, -16), "textcoords": "offset points", "ha": "left", "size": 14}
-        largest = f"largest {scaled.max():,.0f}"
-        axes.annotate(largest, (limit, 1), xycoords=("data", "axes fraction"), **note)
-        axes.set_xscale("log", base=2)
-        axes.set_yscale("log")
-        axes.set_ylim(0.01, 100)
-        label(axes, name, "", "share [%]")
-    np.atleast_1d(panels)[-1].set_xlabel(f"size of a gradient times {scale:,.0f}")
-    drawing.suptitle(title, fontsize=17, fontweight="bold")
-    return drawing
 
 
 def repaired(
@@ -178,46 +117,11 @@ def repaired(
     return drawing
 
 
-def spike(
-    norms: Sequence[float],
-    losses: Mapping[str, Sequence[float]],
-    limit: float,
-    bad_step: int,
-    title: str,
-) -> Figure:
-    """Plot gradient norms and the clipping limit above losses, and shade the step of the spike."""
-    drawing, (top, bottom) = figure(10, 6.4, nrows=2, sharex=True)
-    top.semilogy(norms, color=BLUE)
-    top.axhline(limit, color=RED, linestyle="--", linewidth=2)
-    note = {"xytext": (2, 5), "textcoords": "offset points", "size": 13, "color": ink(RED)}
-    top.annotate(f"limit {limit:g}", (0, limit), **note)
-    note = {"xytext": (10, -4), "textcoords": "offset points", "size": 14}
-    top.annotate(f"{norms[bad_step]:.1f}", (bad_step, norms[bad_step]), **note)
-    curves("", "step", "loss [nats/token]", losses, names="", axes=bottom)
-    for axes in (top, bottom):
-        axes.axvspan(bad_step - 0.5, bad_step + 0.5, color=ORANGE, alpha=0.4)
-    label(top, title, "", "gradient norm\nbefore clipping (log)")
-    bottom.legend(loc="upper left")
-    return drawing
-
-
-def dtype_map(groups: Mapping[str, Sequence[tuple[str, str]]], title: str) -> Figure:
-    """Draw the tensors of a training step as boxes coloured by dtype, with one row per stage.
-
-    Args:
-        groups: Pairs (tensor, dtype name) by stage.
-        title: Title of the figure.
-    """
-    longest = max(len(row) for row in groups.values())
-    drawing, axes = figure(13, 0.8 + 0.85 * len(groups))
-    for height, (stage, row) in enumerate(groups.items()):
-        axes.text(-0.1, height, stage, ha="right", va="center", size=14, fontweight="bold")
-        for place, (name, dtype) in enumerate(row):
-            colour = DTYPE_COLOURS.get(dtype, "white")
-            axes.add_patch(Rectangle((place, height - 0.38), 0.94, 0.76, facecolor=colour))
-            axes.text(place + 0.47, height - 0.13, name, ha="center", va="center", size=13)
-            axes.text(place + 0.47, height + 0.18, dtype, ha="center", va="center", size=13)
-    axes.set(xlim=(-1.3, longest), ylim=(len(groups) - 0.5, -0.5))
-    axes.axis("off")
-    axes.set_title(title, loc="left", fontweight="bold")
-    return drawing
+def adding_up(sums: Mapping[str, Sequence[float]], limit: float, title: str) -> Figure:
+    """Plot sums of scaled terms, position by position, and the largest number of fp16."""
+    x, y = "positions of the window added", "sum, scaled"
+    levels = {f"fp16 ends at {limit:,.0f}": limit}
+    ticks = range(0, 250_000, 50_000)
+    shown = {"yticks": ticks, "yticklabels": [f"{tick:,}" for tick in ticks]}
+    size = (10, 4.2)
+    return curves(title, x, y, sums, first=1, levels=levels, dots=True, size=size, **shown)

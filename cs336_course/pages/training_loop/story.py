@@ -1,4 +1,4 @@
-"""The run that dies at step 9,000, what can be asked about it, and two small tools of the page.
+"""The run that dies at step 9,000, what can be asked about it, and a data set that counts reads.
 
 The model is tiny, so the run takes only seconds, but large models can fail in the same way. The
 matmuls run in fp16, and the loss is scaled by a fixed factor. One window of the corpus is planted.
@@ -13,7 +13,6 @@ import functools
 import math
 import os
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -396,9 +395,6 @@ def tensors_of_step(
     return forward | {"loss": loss} | backward
 
 
-# Tools of the page
-
-
 class TokenWindows(Dataset):
     """All windows of a file of uint16 tokens, in order, each with the process that read it.
 
@@ -421,49 +417,3 @@ class TokenWindows(Dataset):
         start = index * self.block_size
         row = torch.from_numpy(tokens[start : start + self.block_size + 1].astype(np.int64))
         return {"x": row[:-1], "y": row[1:], "pid": os.getpid()}
-
-
-def dtypes_of_step(
-    layers: Mapping[str, nn.Module],
-    optimizer: torch.optim.Optimizer,
-    loss_function: Callable[[], Tensor],
-    autocast: AbstractContextManager,
-) -> dict[str, list[tuple[str, str]]]:
-    """Run a training step, and return the dtype names of its tensors by stage.
-
-    The dtypes of activations and their gradients are recorded by hooks. torch calls these hooks
-    after the forward pass of a layer, and when the gradient of its output has been computed.
-
-    Args:
-        layers: Layers to inspect, by name.
-        optimizer: Optimizer of the parameters of these layers.
-        loss_function: Function that runs the forward pass and returns the loss.
-        autocast: Context of the forward pass.
-    """
-    stages = ("weights", "forward", "backward", "weight grads", "AdamW state")
-    seen: dict[str, list[tuple[str, str]]] = {stage: [] for stage in stages}
-
-    def note(stage: str, name: str, tensor: Tensor) -> None:
-        seen[stage].append((name, str(tensor.dtype).removeprefix("torch.")))
-
-    def watch(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
-        def hook(_layer: nn.Module, _inputs: tuple[Tensor, ...], output: Tensor) -> None:
-            note("forward", name, output)
-            output.register_hook(lambda gradient: note("backward", name, gradient))
-
-        return hook
-
-    handles = [layer.register_forward_hook(watch(name)) for name, layer in layers.items()]
-    with autocast:
-        loss = loss_function()
-    note("forward", "loss", loss)
-    loss.backward()
-    optimizer.step()
-    for handle in handles:
-        handle.remove()
-    for name, layer in layers.items():
-        if (weight := getattr(layer, "weight", None)) is not None:
-            note("weights", name, weight)
-            note("weight grads", name, weight.grad)
-            note("AdamW state", name, optimizer.state[weight]["exp_avg"])
-    return seen

@@ -1,4 +1,4 @@
-"""Other answers to the exercise of the page on AdaGrad."""
+"""Other answers to the exercises of the page on AdaGrad."""
 
 import numpy as np
 import torch
@@ -36,6 +36,7 @@ M = "m = beta1 * m + (1 - beta1) * grad\n"
 V = "v = beta2 * v + (1 - beta2) * grad**2\n"
 
 RIGHT = {
+    "shocks": [('"0.9 and 0.5": "cancel"', '"0.9 and 0.5": "Cancel "')],
     "adam_step": [
         fused,
         corrected_rate,
@@ -44,6 +45,10 @@ RIGHT = {
     ],
 }
 REFUSED = {
+    "shocks": [
+        ('"0.9 and 0.85": "keep"', '"0.9 and 0.85": "cancel"'),
+        ('"0.9 and 0.5": "cancel"', '"0.9 and 0.5": ...'),
+    ],
     "adam_step": [
         (M, f"beta1, beta2 = 0.9, 0.99\n    {M}"),
         (M, f"grad = grad.clamp(-1, 1)\n    {M}"),
