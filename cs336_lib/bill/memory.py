@@ -203,14 +203,9 @@ def in_flight(layout: Layout, last: bool) -> float:
     """Return how many micro-batches' activations the first or last stage keeps.
 
     1F1B keeps `pp` on the first stage and one on the last. Interleaving keeps (pp - 1) / chunks
-    more (Korthikanti et al. 2022, equation 5 and the text after it), and GPipe keeps all. DualPipe
-    keeps `pp` + 1 on each stage (DeepSeek-AI 2024, table 2).
+    more (Korthikanti et al. 2022, equation 5 and the text after it).
     """
     p, chunks = layout.pp, layout.chunks
-    if layout.schedule == "gpipe":
-        return layout.micro_batches
-    if layout.schedule == "dualpipe":
-        return p + 1
     before = 0 if last else p - 1
     alive = (2 * before + (chunks - 1) * p + 1) / chunks if chunks > 1 else before + 1
     return min(layout.micro_batches, alive)
@@ -221,8 +216,8 @@ def held_bytes(
 ) -> dict[str, float]:
     """Return the bytes that persist between steps on a device of the first or the last stage.
 
-    With DualPipe, each device has the weights and gradients of two stages. ZeRO-2 adds up the
-    gradients of one chunk of an interleaved pipeline before it shards them (`traffic.pass_bytes`).
+    ZeRO-2 adds up the gradients of one chunk of an interleaved pipeline before it shards them
+    (`traffic.pass_bytes`).
     """
     per, counts = bytes_per_parameter(optimizer, precision), parameter_counts(a)
     outside, experts = layer_parameters(a, layout)
@@ -242,11 +237,10 @@ def held_bytes(
         return size * (others / shared + experts * layout.ep / shared)
 
     outside += ends
-    stages = 2 if layout.schedule == "dualpipe" else 1
     summed = (outside + experts) / layout.chunks if layout.zero == 2 and layout.chunks > 1 else 0
     return {
-        "weights": stages * (held(per.weights, 3, outside) + held(per.copies, 3, matmuls)),
-        "gradients": stages * held(per.gradient, 2, outside) + per.gradient * summed,
+        "weights": held(per.weights, 3, outside) + held(per.copies, 3, matmuls),
+        "gradients": held(per.gradient, 2, outside) + per.gradient * summed,
         "master weights": held(per.master, 1, outside),
         "optimizer state": held(per.state, 1, outside),
     }

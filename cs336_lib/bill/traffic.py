@@ -1,12 +1,10 @@
 """Count the bytes that each device sends in a training step, by kind of parallelism."""
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from cs336_lib.accounting import Architecture, parameter_counts
 from cs336_lib.config import UserError
-
-Schedule = Literal["gpipe", "1f1b", "interleaved", "dualpipe"]
 
 LOW, HIGH = 2, 4  # bytes of bf16 activations and weights, and of fp32 gradients
 
@@ -24,8 +22,8 @@ class Layout:
         zero: ZeRO stage, 0 to 3 (Rajbhandari et al. 2020).
         micro_batch: Sequences in a micro-batch.
         micro_batches: Micro-batches of each replica in a step.
-        schedule: Order of the pipeline's passes.
-        chunks: Parts of the model on each stage of an interleaved pipeline.
+        chunks: Parts of the model on each stage. The schedule is 1F1B, and interleaved with more
+            than one (Narayanan et al. 2021, section 2.2).
     """
 
     dp: int = 1
@@ -36,7 +34,6 @@ class Layout:
     zero: int = 0
     micro_batch: int = 1
     micro_batches: int = 1
-    schedule: Schedule = "1f1b"
     chunks: int = 1
 
     @property
@@ -57,11 +54,6 @@ class Layout:
         )
 
 
-def schedule_of(schedule: Schedule, chunks: int) -> Schedule:
-    """Return the schedule of a pipeline with these chunks on each stage."""
-    return "interleaved" if chunks > 1 and schedule == "1f1b" else schedule
-
-
 def misfit(a: Architecture, layout: Layout, seq: int) -> str:
     """Return why a model can't be spread in this way, or "" if it can."""
     stages = layout.pp * layout.chunks
@@ -78,10 +70,6 @@ def misfit(a: Architecture, layout: Layout, seq: int) -> str:
         f"{layout.micro_batches} micro-batches can't be interleaved over pp {layout.pp}": (
             layout.chunks > 1 and layout.micro_batches % layout.pp
         ),
-        "dualpipe has one chunk on each stage": layout.chunks > 1 and layout.schedule == "dualpipe",
-        f"dualpipe has an even pp and an even number of micro-batches, at least 2 x pp; pp is "
-        f"{layout.pp}, with {layout.micro_batches} micro-batches": layout.schedule == "dualpipe"
-        and (layout.pp % 2 or layout.micro_batches % 2 or layout.micro_batches < 2 * layout.pp),
     }
     return next((problem for problem, found in problems.items() if found), "")
 
