@@ -68,14 +68,6 @@ class PublishedRun:
         return passes * once
 
     @property
-    def palm_mfu(self) -> float | None:
-        """The stated utilization, converted to the convention "palm"."""
-        if self.architecture is None or self.seq is None or self.mfu is None:
-            return self.mfu
-        flops = accounting.train_flops_per_token(self.architecture, self.seq)
-        return self.mfu * flops / (self.flops_per_token or flops)
-
-    @property
     def predicted_speed(self) -> float | None:
         """Tokens per second and device that the stated MFU gives."""
         if self.flops_per_token is None or self.mfu is None:
@@ -103,12 +95,6 @@ class PublishedRun:
         predicted, stated = self.predicted_speed, self.stated_speed
         return stated / predicted if predicted and stated else None
 
-    def days(self, speed: float | None) -> float | None:
-        """Return the days of the whole run at a speed in tokens per second and device."""
-        if speed is None or self.tokens is None or self.devices is None:
-            return None
-        return self.tokens / speed / self.devices / accounting.SECONDS_PER_DAY
-
 
 def runs() -> dict[str, PublishedRun]:
     """Return the published runs of data/runs.json by name."""
@@ -127,25 +113,19 @@ class PublishedStep:
     """A training step whose layout and speed were published.
 
     Attributes:
-        source: Where the figures come from.
         paper: The publication that has them, which is left out of a fit as a whole.
         stack: The key of `stacks.STACKS` that is nearest to its program.
         work: The model and its layout.
         cluster: The devices and links.
         mfu: Utilization as stated, or computed from the stated speed. It counts as "palm".
-        stated: The speed as stated.
-        assumed: What the source doesn't say.
         too_large: Why our count of its memory exceeds that of a device, or "" if it doesn't.
     """
 
-    source: str
     paper: str
     stack: str
     work: Workload
     cluster: Cluster
     mfu: float
-    stated: str
-    assumed: str
     too_large: str
 
 
@@ -154,8 +134,8 @@ def steps() -> dict[str, PublishedStep]:
     found = {}
     for name, entry in read_json(DATA / "layouts.json").items():
         fields = dict(entry)
-        texts = ("source", "paper", "stack", "stated", "assumed", "too_large")
-        words = {key: fields.pop(key, "") for key in texts}
+        words = {key: fields.pop(key, "") for key in ("paper", "stack", "too_large")}
+        fields = {key: fields[key] for key in fields.keys() - {"source", "stated", "assumed"}}
         mfu, seconds = fields.pop("mfu", None), fields.pop("step", None)
         model, shape, config = (fields.pop(key, None) for key in ("model", "shape", "config"))
         if model:

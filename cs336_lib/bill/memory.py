@@ -15,11 +15,13 @@ from cs336_lib.accounting import (
     Architecture,
     Attention,
     Recipe,
+    architecture_of,
     bytes_per_parameter,
     parameter_counts,
     require_choice,
 )
 from cs336_lib.bill.traffic import Layout, layer_parameters, require_fit
+from cs336_lib.config import GPTConfig
 
 Recompute = Literal["none", "selective", "full"]
 
@@ -224,9 +226,9 @@ def held_bytes(
     ends = (counts["wte"] + counts["wpe"]) / layout.tp
     output = a.vocab_size * a.n_embd / layout.tp
     if layout.pp == 1:
-        matmuls, ends = outside + output, ends + counts["output"] / layout.tp
+        matmuls, ends = outside + output, ends + counts["output"] / layout.tp + a.norm_size
     elif last:
-        matmuls, ends = outside + output, output
+        matmuls, ends = outside + output, output + a.norm_size
     else:
         matmuls = outside
     shared = layout.dp * layout.cp
@@ -358,3 +360,28 @@ def peak(
     """
     found = (kinds for _, kinds in moments(a, layout, seq, **how))
     return max(found, key=lambda kinds: sum(kinds.values()))
+
+
+def of_gpt(
+    config: GPTConfig,
+    batch: int,
+    seq: int | None = None,
+    *,
+    autocast: bool = False,
+    **how: Any,
+) -> dict[str, float]:
+    """Return the peak bytes of a training step of our GPT on one device, by kind.
+
+    Its weights are in fp32, and its vocabulary is padded. The gradients are those of earlier
+    micro-batches, and they don't exist yet when the backward pass of a step's only one starts.
+
+    Args:
+        config: The model.
+        batch: Sequences in a micro-batch.
+        seq: Tokens in a sequence (default: `block_size`).
+        autocast: Whether matmuls are in bf16.
+        **how: `attention` and `optimizer`, as for `moments`.
+    """
+    a = architecture_of(replace(config, vocab_size=config.padded_vocab_size))
+    precision = "autocast" if autocast else "fp32"
+    return peak(a, Layout(micro_batch=batch), seq, precision=precision, **how)

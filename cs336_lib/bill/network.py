@@ -70,7 +70,7 @@ class Cluster:
     @property
     def ideal(self) -> "Cluster":
         """The same cluster, whose programs reach the speeds of the datasheets."""
-        return replace(self, efficiency=Efficiency(*[1.0] * 9, hop=0.0))
+        return replace(self, efficiency=Efficiency(1, 1, 1, 1, 1, 1, 1, 1, 1, hop=0))
 
     @property
     def is_hopper(self) -> bool:
@@ -164,4 +164,5 @@ def cluster_of(
             known = f"no {flag} link of the {device.name} is known"
             raise UserError(f"{known}; name one of {', '.join(LINKS)} with --{flag}")
         links.append(LINKS[name] if name else UNUSED)
-    return Cluster(device, *links, machine=usual.machine, cards=usual.machine)
+    near, far = links
+    return Cluster(device, near, far, machine=usual.machine, cards=usual.machine)
