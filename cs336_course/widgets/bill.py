@@ -66,11 +66,6 @@ PRESETS = {
         **{"devices": "16,384", "tensor": "8", "pipeline": "16", "schedule": "interleaved"},
         **{"sharded": SHARDING[2], "batch": "2,048", "recompute": "nothing"},
     },
-    "DeepSeek-V3": {  # the paper has DualPipe, recomputes less, and multiplies in FP8
-        **{"model": "DeepSeek-V3", "tokens": "15T", "cluster": "H800, InfiniBand NDR"},
-        **{"devices": "2,048", "tensor": "1", "pipeline": "16", "schedule": "1F1B"},
-        **{"sharded": SHARDING[1], "batch": "8,192", "recompute": "all"},
-    },
     "GPT-2 on 8 A100s": {
         **{"model": "GPT-2 124M", "tokens": "10B", "cluster": "A100, InfiniBand HDR"},
         **{"devices": "8", "tensor": "1", "pipeline": "1", "schedule": "1F1B"},

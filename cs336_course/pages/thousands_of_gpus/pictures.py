@@ -194,8 +194,8 @@ def waits(work: Workload, cluster: Cluster, rule: float) -> Figure:
             tokens, [waited(size)[part] for size in sizes], color=colour, label=f"waiting {name}"
         )
     axes.axvline(rule, color=BLACK, ls="--", lw=2)
-    axes.text(rule, 1.9, f" the rule on paper,\n {rule:,.0f} tokens", va="top")
-    axes.set(ylim=(-0.2, 7), xlim=(700, 5200))
+    axes.text(rule, 8, f" the rule on paper,\n {rule:,.0f} tokens", va="top")
+    axes.set(ylim=(-0.5, 20), xlim=(700, 5200))
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.legend(loc="upper right")
     label(
