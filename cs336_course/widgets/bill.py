@@ -66,6 +66,11 @@ PRESETS = {
         **{"devices": "16,384", "tensor": "8", "pipeline": "16", "schedule": "interleaved"},
         **{"sharded": SHARDING[2], "batch": "2,048", "recompute": "nothing"},
     },
+    "Llama 3 8B on 64 H100s": {
+        **{"model": "Llama 3 8B", "tokens": "1T", "cluster": "H100, InfiniBand NDR"},
+        **{"devices": "64", "tensor": "1", "pipeline": "1", "schedule": "1F1B"},
+        **{"sharded": SHARDING[3], "batch": "128", "recompute": "attention"},
+    },
     "GPT-2 on 8 A100s": {
         **{"model": "GPT-2 124M", "tokens": "10B", "cluster": "A100, InfiniBand HDR"},
         **{"devices": "8", "tensor": "1", "pipeline": "1", "schedule": "1F1B"},
