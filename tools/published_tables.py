@@ -1,5 +1,6 @@
 """Print the tables of docs/published_runs.md: python -m tools.published_tables."""
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from statistics import median
@@ -101,12 +102,29 @@ def spread() -> tuple[float, float]:
     return math.floor(20 * low) / 20, math.ceil(20 * high) / 20
 
 
+def order(apart: float = 0.1) -> tuple[int, float]:
+    """Return the pairs of layouts of one model whose steps differ, and the share in right order.
+
+    Args:
+        apart: By how much their simulated steps differ at least, as a fraction.
+    """
+    steps, ratios, right = published_runs.steps(), published_runs.left_out(), []
+    for one, other in itertools.combinations(steps, 2):
+        a, b = steps[one], steps[other]
+        same = a.paper == b.paper and a.work.architecture == b.work.architecture
+        if same and a.cluster.device == b.cluster.device:
+            fast, slow = a.mfu * ratios[one], b.mfu * ratios[other]  # simulated
+            if abs(math.log(fast / slow)) > math.log(1 + apart):
+                right.append((fast > slow) == (a.mfu > b.mfu))
+    return len(right), sum(right) / len(right)
+
+
 TABLES = (stack_table, scale_table, source_table, memory_table, program_table)
 
 
 def main() -> None:
     """Print all tables."""
-    print(*(table() for table in TABLES), spread(), sep="\n\n")
+    print(*(table() for table in TABLES), spread(), order(), sep="\n\n")
 
 
 if __name__ == "__main__":

@@ -82,6 +82,8 @@ def test_the_page_has_every_table():
         assert table() in page, table
     low, high = simulate.SPREAD
     assert f"between {low:g} and {high:g} times as long" in page
+    pairs, right = published_tables.order()
+    assert f"right in {right:.0%} of {pairs} pairs" in page
     assert len(page.split()) <= 2000
 
 
