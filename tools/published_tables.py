@@ -6,10 +6,20 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 
 from cs336_course.shared import published_runs
-from cs336_course.shared.published_runs import PublishedStep
+from cs336_course.shared.published_runs import PublishedRun, PublishedStep
+from cs336_lib import accounting
+from cs336_lib.accounting import Convention
 from cs336_lib.bill.simulate import memory
 from cs336_lib.bill.text import STACKS
+from cs336_lib.system.datasheets import DATASHEET
 
+# What a paper's "FLOPs" are: a convention, and a factor. "recomputed" adds the second forward pass
+# of full activation checkpointing.
+CONVENTIONS: dict[str, tuple[Convention, float]] = {
+    "palm": ("palm", 1.0),
+    "causal": ("causal", 1.0),
+    "recomputed": ("palm", 4 / 3),
+}
 SIZES = (8, 64, 256, 1024, 16_384)  # ends of the rows by scale, in devices
 
 
@@ -100,6 +110,34 @@ def spread() -> tuple[float, float]:
     """
     low, high = (published_runs.quantile(published_runs.left_out(), end) for end in (0.05, 0.95))
     return math.floor(20 * low) / 20, math.ceil(20 * high) / 20
+
+
+def predicted_time(run: PublishedRun) -> float | None:
+    """Return the time of a run as its stated MFU predicts it, over its stated time.
+
+    It is `None` if one of them wasn't published.
+    """
+    sheet = DATASHEET.get(run.device)
+    if None in (run.architecture, run.seq, run.mfu) or not sheet or "bf16" not in sheet.peak_flops:
+        return None
+    convention, passes = CONVENTIONS[run.convention]
+    flops = passes * accounting.train_flops_per_token(run.architecture, run.seq, convention)
+    predicted = run.mfu * sheet.peak_flops["bf16"] / flops  # tokens per second and device
+    speed = stated_speed(run)
+    return speed / predicted if speed else None
+
+
+def stated_speed(run: PublishedRun) -> float | None:
+    """Return the tokens per second and device that the stated time gives."""
+    stated, devices = run.stated, run.devices
+    if "tokens_per_second" in stated and devices:
+        return stated["tokens_per_second"] / devices
+    if "seconds_per_step" in stated and devices:
+        return stated["batch_tokens"] / stated["seconds_per_step"] / devices
+    hours = stated.get("device_hours")
+    if "days" in stated and devices:
+        hours = stated["days"] * 24 * devices
+    return run.tokens / (3600 * hours) if hours and run.tokens else None
 
 
 def order(apart: float = 0.1) -> tuple[int, float]:

@@ -1,4 +1,4 @@
-"""Predict the time of published training runs from their stated MFU, and their MFU from scratch."""
+"""Read published training runs and steps, and the errors of their simulation."""
 
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -6,21 +6,13 @@ from itertools import accumulate
 from statistics import median
 
 from cs336_lib import accounting
-from cs336_lib.accounting import Architecture, Convention
+from cs336_lib.accounting import Architecture
 from cs336_lib.bill import models
 from cs336_lib.bill.simulate import Cluster, Workload
 from cs336_lib.bill.traffic import Layout
 from cs336_lib.data.corpus import DATA
 from cs336_lib.io import read_json
 from cs336_lib.system.datasheets import DATASHEET, LINKS
-
-# What a paper's "FLOPs" are: a convention, and a factor. "recomputed" adds the second forward pass
-# of full activation checkpointing.
-CONVENTIONS: dict[str, tuple[Convention, float]] = {
-    "palm": ("palm", 1.0),
-    "causal": ("causal", 1.0),
-    "recomputed": ("palm", 4 / 3),
-}
 
 
 @dataclass(frozen=True)
@@ -57,43 +49,6 @@ class PublishedRun:
     convention: str
     stated: dict[str, float]
     reason: str
-
-    @property
-    def flops_per_token(self) -> float | None:
-        """FLOPs of a training token by the convention of the run."""
-        if self.architecture is None or self.seq is None:
-            return None
-        convention, passes = CONVENTIONS[self.convention]
-        once = accounting.train_flops_per_token(self.architecture, self.seq, convention)
-        return passes * once
-
-    @property
-    def predicted_speed(self) -> float | None:
-        """Tokens per second and device that the stated MFU gives."""
-        if self.flops_per_token is None or self.mfu is None:
-            return None
-        if self.device not in DATASHEET or self.device == "v100":  # which has no bf16
-            return None
-        return self.mfu * DATASHEET[self.device].peak_flops["bf16"] / self.flops_per_token
-
-    @property
-    def stated_speed(self) -> float | None:
-        """Tokens per second and device that the stated time gives."""
-        stated, devices = self.stated, self.devices
-        if "tokens_per_second" in stated and devices:
-            return stated["tokens_per_second"] / devices
-        if "seconds_per_step" in stated and devices:
-            return stated["batch_tokens"] / stated["seconds_per_step"] / devices
-        hours = stated.get("device_hours")
-        if "days" in stated and devices:
-            hours = stated["days"] * 24 * devices
-        return self.tokens / (3600 * hours) if hours and self.tokens else None
-
-    @property
-    def ratio(self) -> float | None:
-        """Predicted time over stated time."""
-        predicted, stated = self.predicted_speed, self.stated_speed
-        return stated / predicted if predicted and stated else None
 
 
 def runs() -> dict[str, PublishedRun]:

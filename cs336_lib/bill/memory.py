@@ -24,6 +24,7 @@ from cs336_lib.bill.traffic import Layout, layer_parameters, require_fit
 from cs336_lib.config import GPTConfig
 
 Recompute = Literal["none", "selective", "full"]
+RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
 
 KINDS = (
     "weights",
@@ -335,7 +336,7 @@ def moments(
         UserError: If a name is unknown or the model doesn't fit the layout.
     """
     layout, seq = layout or Layout(), seq or a.block_size
-    require_choice("recompute", recompute, ("none", "selective", "full"))
+    require_choice("recompute", recompute, RECOMPUTE)
     require_choice("attention", attention, ("flash", "eager"))
     require_choice("precision", precision, PRECISIONS)
     require_fit(a, layout, seq)

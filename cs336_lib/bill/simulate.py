@@ -1,7 +1,7 @@
 """Simulate a training step on a cluster, and how often a long run fails."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, NamedTuple
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from cs336_lib import accounting
 from cs336_lib.accounting import Architecture
 from cs336_lib.bill import traffic
-from cs336_lib.bill.memory import Recompute, again, peak
+from cs336_lib.bill.memory import RECOMPUTE, Recompute, again, peak
 from cs336_lib.bill.network import Cluster as Cluster
 from cs336_lib.bill.network import Efficiency as Efficiency
 from cs336_lib.bill.traffic import Layout
@@ -120,17 +120,15 @@ def waiting(work: Workload, cluster: Cluster, found: Pass, pairs: int = 1) -> Pa
     """
     a, layout = work.architecture, work.layout
     hides = cluster.efficiency.overlap * (found.matmuls + found.attention)
-    residual = traffic.LOW * work.tokens * a.n_embd
-    sums = 2 * traffic.all_reduce_bytes(residual, layout.tp) / cluster.bandwidth(layout.tp)
-    many = a.n_group and layout.tp * layout.ep > cluster.machine
-    copies = min(a.n_active, a.n_group) if many else a.n_active
-    chosen = copies * residual / layout.tp * a.expert_layers / a.n_layer
-    experts = 2 * traffic.all_gather_bytes(chosen, layout.ep)
-    others = pairs * (layout.cp - 1) * traffic.LOW * work.tokens * traffic.kv_width(a) / layout.tp
+    grouped = a.n_group and layout.tp * layout.ep > cluster.machine
+    copies = min(a.n_active, a.n_group) if grouped else a.n_active
+    sent = traffic.block_bytes(a, layout, work.seq, copies)
+    sums = sent.tensor / cluster.bandwidth(layout.tp)
+    others = pairs * sent.context / cluster.bandwidth(layout.cp, layout.tp)
     return Pass(
         tensor=sums - work.async_tensor * cluster.efficiency.async_tensor * min(sums, hides),
-        expert=experts / cluster.bandwidth(layout.ep, layout.tp, to_all=True),
-        context=max(0.0, others / cluster.bandwidth(layout.cp, layout.tp) - hides),
+        expert=sent.expert / cluster.bandwidth(layout.ep, layout.tp, to_all=True),
+        context=max(0.0, others - hides),
     )
 
 
@@ -337,10 +335,14 @@ def goodput(devices: int, save: float, restart: float, interval: float) -> float
     return 1 / (1 + lost)
 
 
-def candidates(
-    work: Workload, cluster: Cluster, devices: int, batch: int, fixed: Mapping[str, Any]
-) -> Iterator[Workload]:
-    """Yield the layouts of a model on a number of devices that fit into memory.
+def sweep(
+    work: Workload,
+    cluster: Cluster,
+    devices: int,
+    batch: int,
+    fixed: Mapping[str, Any] | None = None,
+) -> list[tuple[Workload, Step]]:
+    """Return the layouts that fit into memory with their steps, the fastest first.
 
     Args:
         work: The model. Its layout and recomputation are replaced.
@@ -349,45 +351,34 @@ def candidates(
         batch: Sequences in a step.
         fixed: Fields of `Layout` and `recompute` that every layout has.
     """
-    a, cp = work.architecture, fixed.get("cp", 1)
-
-    def tried(name: str, usual: Iterable[Any]) -> list[Any]:
-        return [fixed[name]] if name in fixed else list(usual)
-
-    stages = range(1, min(64, a.n_layer) + 1)
-    for tp, pp in product(tried("tp", (1, 2, 4, 8)), tried("pp", stages)):
-        dp, left = divmod(devices, tp * pp * cp)
-        if left or batch % dp or dp != fixed.get("dp", dp):
+    a, fixed = work.architecture, fixed or {}
+    tried: dict[str, Iterable[Any]] = {
+        "tp": (1, 2, 4, 8),
+        "pp": range(1, min(64, a.n_layer) + 1),
+        "cp": (1,),
+        "micro_batch": (1, 2, 4),
+        "chunks": (1, 2, 4),
+        "zero": (1, 3),
+        "ep": sorted({math.gcd(max(1, a.n_expert), 2**k) for k in range(8)}),
+    }
+    tried |= {name: (fixed[name],) for name in tried.keys() & fixed.keys()}
+    found = []
+    for values in product(*tried.values()):
+        one = dict(zip(tried, values, strict=True))
+        tp, pp, chunks, size = one["tp"], one["pp"], one["chunks"], one["micro_batch"]
+        dp, left = divmod(devices, tp * pp * one["cp"])
+        if left or batch % (dp * size) or dp != fixed.get("dp", dp):
             continue
-        spread = math.gcd(max(1, a.n_expert), dp)  # the most devices that share the experts
-        for size, chunks, zero, ep in product(
-            tried("micro_batch", (1, 2, 4)),
-            tried("chunks", (1, 2, 4)),
-            tried("zero", (1, 3) if pp == 1 else (1,)),
-            tried("ep", sorted({min(spread, 8), spread})),
-        ):
-            if batch // dp % size or chunks > 1 == pp or pp * chunks > a.n_layer:
-                continue
-            layout = Layout(dp, tp, pp, cp, ep, zero, size, batch // dp // size, chunks)
-            if traffic.misfit(a, layout, work.seq):
-                continue
-            for recompute in tried("recompute", ("none", "selective", "full")):
-                candidate = replace(work, layout=layout, recompute=recompute)
-                if sum(memory(candidate).values()) <= 0.9 * cluster.device.memory:
-                    yield candidate
-                    break  # recomputing more is slower
-
-
-def sweep(
-    work: Workload,
-    cluster: Cluster,
-    devices: int,
-    batch: int,
-    fixed: Mapping[str, Any] | None = None,
-) -> list[tuple[Workload, Step]]:
-    """Return the layouts that fit with their steps, the fastest first.
-
-    The arguments are those of `candidates`.
-    """
-    tried = candidates(work, cluster, devices, batch, fixed or {})
-    return sorted(((w, simulate(w, cluster)) for w in tried), key=lambda pair: pair[1].seconds)
+        if chunks > 1 == pp or pp * chunks > a.n_layer:
+            continue
+        if one["zero"] == 3 and pp > 1 and "zero" not in fixed:  # gathers in each micro-batch
+            continue
+        layout = Layout(dp=dp, micro_batches=batch // dp // size, **one)
+        if traffic.misfit(a, layout, work.seq):
+            continue
+        for recompute in (fixed["recompute"],) if "recompute" in fixed else RECOMPUTE:
+            candidate = replace(work, layout=layout, recompute=recompute)
+            if sum(memory(candidate).values()) <= 0.9 * cluster.device.memory:
+                found.append((candidate, simulate(candidate, cluster)))
+                break  # recomputing more is slower
+    return sorted(found, key=lambda pair: pair[1].seconds)

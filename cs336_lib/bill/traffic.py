@@ -166,44 +166,58 @@ def pass_bytes(layout: Layout, of: Replicas) -> tuple[float, float]:
     return passes * weights, passes * (gradients + of.gathered * weights)
 
 
-def traffic(a: Architecture, layout: Layout, seq: int) -> dict[str, float]:
-    """Return the bytes that one device sends in a step, by kind of parallelism.
+class BlockBytes(NamedTuple):
+    """Bytes that a device sends in a block's forward pass of one micro-batch.
+
+    Attributes:
+        tensor: For the sums of two matrices. Sequence parallelism sends a reduce-scatter and an
+            all-gather instead, which is as much.
+        expert: For tokens on the way to their experts and back, in the mean over layers.
+        context: For keys and values around the ring.
+    """
+
+    tensor: float
+    expert: float
+    context: float
+
+
+def block_bytes(a: Architecture, layout: Layout, seq: int, copies: int | None = None) -> BlockBytes:
+    """Return what a device sends in a block's forward pass of one micro-batch.
 
     Args:
         a: The model.
         layout: How it is spread.
         seq: Tokens in a sequence.
+        copies: How often a token travels to its experts (None: once to each).
+    """
+    tokens = layout.micro_batch * seq / layout.cp
+    residual = LOW * tokens * a.n_embd
+    chosen = (a.n_active if copies is None else copies) * residual * a.expert_layers / a.n_layer
+    # In MLA, keys and values are expanded for each head.
+    pairs = a.n_head * (a.qk_dim + a.value_dim) if a.kv_rank else 2 * a.n_kv_head * a.head_dim
+    return BlockBytes(
+        tensor=2 * all_reduce_bytes(residual, layout.tp),
+        expert=2 * all_gather_bytes(chosen / layout.tp, layout.ep),
+        context=(layout.cp - 1) * LOW * tokens * pairs / layout.tp,
+    )
+
+
+def traffic(a: Architecture, layout: Layout, seq: int) -> dict[str, float]:
+    """Return the bytes that one device sends in a step, by kind of parallelism.
 
     Raises:
         UserError: If the model doesn't fit the layout.
     """
     require_fit(a, layout, seq)
-    tokens = layout.micro_batch * seq / layout.cp  # of a micro-batch on one device
-    residual = LOW * tokens * a.n_embd  # bytes of the residual stream
-    layers, passes = a.n_layer / layout.pp, layout.micro_batches
-    # Each block has two matrices that end in a sum over devices, forward and backward. Sequence
-    # parallelism sends a reduce-scatter and an all-gather instead, which is as much.
-    tensor = passes * layers * 4 * all_reduce_bytes(residual, layout.tp)
+    block, passes = block_bytes(a, layout, seq), layout.micro_batches
+    blocks = passes * a.n_layer / layout.pp
     # Activations go forward and their gradients back, over the edges between chunks.
     edges = layout.chunks if layout.pp > 1 else 0
-    pipeline = passes * edges * 2 * residual / layout.tp
-    # Each device sends its keys and values around the ring, and their gradients on the way back.
-    pair = LOW * tokens * kv_width(a)
-    context = passes * layers * 3 * (layout.cp - 1) * pair / layout.tp
-    # Tokens travel to their experts and back, forward and backward.
-    chosen = a.n_active * residual / layout.tp
-    expert = passes * a.expert_layers / layout.pp * 4 * all_gather_bytes(chosen, layout.ep)
+    residual = LOW * layout.micro_batch * seq / layout.cp * a.n_embd
     return {
         "data": sum(sum(pass_bytes(layout, of)) for of in replicas(a, layout)),
-        "tensor": tensor,
-        "pipeline": pipeline,
-        "context": context,
-        "expert": expert,
+        "tensor": 2 * blocks * block.tensor,
+        "pipeline": passes * edges * 2 * residual / layout.tp,
+        "context": 3 * blocks * block.context,  # on the way back, gradients travel, too
+        "expert": 2 * blocks * block.expert,
     }
-
-
-def kv_width(a: Architecture) -> int:
-    """Return the numbers in a token's keys and values in one layer, expanded per head in MLA."""
-    if a.kv_rank:
-        return a.n_head * (a.qk_dim + a.value_dim)
-    return 2 * a.n_kv_head * a.head_dim
