@@ -44,6 +44,7 @@ from cs336_course.pages.gpt2_speed.story import (
 from cs336_course.shared import stopwatch
 from cs336_course.shared.activation_memory import SavedTensors
 from cs336_lib import accounting
+from cs336_lib.bill.memory import of_gpt
 from cs336_lib.config import PRESETS, GPTConfig, TrainConfig, UserError
 from cs336_lib.data.shards import write_shard
 from cs336_lib.model import GPT
@@ -133,7 +134,7 @@ def training(device: torch.device, shape: Shape, _: Path | None) -> Result:
 
 
 def memory(device: torch.device, shape: Shape, _: Path | None) -> Result:
-    """Measure the memory of an uncompiled step, and predict it with `accounting`."""
+    """Measure the memory of an uncompiled step, and predict it with `bill.memory`."""
     by_kind = memory_by_kind(shape, device)
     settings = Settings(
         precision="bf16" if hardware.has_bf16(device) else "fp32",
@@ -145,7 +146,7 @@ def memory(device: torch.device, shape: Shape, _: Path | None) -> Result:
     uncompiled = Step(settings, shape, device, learned_parts())
     for _ in range(2):  # creates the optimizer's state
         uncompiled()
-    kinds = accounting.peak_memory(shape.config, shape.batch, autocast=settings.precision == "bf16")
+    kinds = of_gpt(shape.config, shape.batch, autocast=settings.precision == "bf16")
     kinds.pop("gradients")  # they don't exist yet when the only backward pass starts
     by_kind["measured"]["peak"] = speed_ladder.peak_bytes(uncompiled)
     by_kind["predicted"]["peak"] = sum(kinds.values())
@@ -160,7 +161,7 @@ def memory_by_kind(shape: Shape, device: torch.device) -> dict[str, dict[str, fl
     """Return the bytes at the start of the backward pass, measured and predicted.
 
     The step isn't compiled. The gradients are those of the step before, as in
-    `accounting.training_memory`. Saved tensors are counted storage by storage.
+    `bill.memory.of_gpt`. Saved tensors are counted storage by storage.
     """
     dtype = hardware.autocast_dtype(device, "auto")
     model = GPT(shape.config).to(device)
@@ -183,7 +184,8 @@ def memory_by_kind(shape: Shape, device: torch.device) -> dict[str, dict[str, fl
             "activations": saved.bytes,
         }
         optimizer.zero_grad(set_to_none=True)
-    kinds = accounting.training_memory(shape.config, shape.batch, autocast=dtype is not None)
+    kinds = of_gpt(shape.config, shape.batch, autocast=dtype is not None)
+    del kinds["temporary"]
     predicted = {name: kinds.pop(name) for name in ("weights", "gradients", "optimizer state")}
     predicted["activations"] = sum(kinds.values())
     return {"measured": measured, "predicted": predicted}

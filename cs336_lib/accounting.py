@@ -11,7 +11,7 @@ counts as in "palm", and norms and biases too, 0.1% more for GPT-2 124M.
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from cs336_lib.config import GPTConfig, UserError
 from cs336_lib.data.corpus import DATA
@@ -354,6 +354,8 @@ def kv_cache_bytes(a: Architecture, context: int, bytes_per_value: float = 2) ->
     return bytes_per_value * per_token * tokens
 
 
+Attention = Literal["flash", "eager"]
+
 # Memory that persists between steps: weights, gradients, master weights, optimizer state.
 
 
@@ -456,103 +458,3 @@ def bytes_per_parameter(optimizer: str = "adamw", precision: str = "fp32") -> By
 def largest_model(memory: float, optimizer: str = "adamw", precision: str = "fp32") -> float:
     """Return how many parameters fit into `memory` bytes if activations are ignored."""
     return memory / bytes_per_parameter(optimizer, precision).total
-
-
-# Memory that lives from the forward pass to the backward pass.
-
-Attention = Literal["flash", "eager"]
-
-
-def activation_bytes(
-    config: GPTConfig,
-    batch: int,
-    seq: int | None = None,
-    *,
-    autocast: bool = False,
-    attention: Attention = "flash",
-) -> dict[str, int]:
-    """Return the bytes of the activations that autograd saves for the backward pass, by kind.
-
-    The forward pass computes the loss. Per token and block, attention saves 5 C values (input, q,
-    k, v and result). The MLP saves 9 C values (its input, and 4 C before and after GELU). The norms
-    save 2 C values. Flash attention also saves one fp32 number per head, and eager attention saves
-    `seq` probabilities per head. Under autocast, linear layers save their inputs and copies of
-    their weights in bf16. Dropout masks aren't counted. Raises `ValueError` if `attention` is
-    neither "flash" nor "eager".
-    """
-    require_choice("attention", attention, ("flash", "eager"))
-    seq = seq or config.block_size
-    tokens, c, low = batch * seq, config.n_embd, 2 if autocast else 4
-    if attention == "flash":
-        in_attention = low * 5 * tokens * c + 4 * tokens * config.n_head
-    else:  # q, k, v and the probabilities stay fp32 under autocast
-        in_attention = low * 2 * tokens * c + 4 * (3 * tokens * c + tokens * config.n_head * seq)
-    norm = 4 * tokens * c + 2 * 4 * tokens  # the input, and each token's mean and 1/std
-    copied = 12 * c * c * config.n_layer + config.padded_vocab_size * c
-    return {
-        "attention": config.n_layer * in_attention,
-        "mlp": config.n_layer * low * 9 * tokens * c,
-        "layer norms": (2 * config.n_layer + 1) * norm,
-        # Input of the output matrix; the loss saves log-probabilities and the number of targets.
-        "output": low * tokens * c + 4 * tokens * config.vocab_size + 4,
-        "weight copies": 2 * copied if autocast else 0,
-        "token ids": 8 * (2 * tokens + seq),  # inputs, targets, positions
-    }
-
-
-def training_memory(
-    config: GPTConfig, batch: int, seq: int | None = None, *, optimizer: str = "adamw", **how: Any
-) -> dict[str, float]:
-    """Return the bytes in memory at the start of the backward pass, by kind.
-
-    Weights are in fp32. The result includes the gradients of earlier micro-batches and the padding
-    of the vocabulary. It excludes temporary tensors of the backward pass, which `peak_memory`
-    includes. `how` is passed to `activation_bytes`.
-    """
-    padding = (config.padded_vocab_size - config.vocab_size) * config.n_embd
-    parameters, per = count_parameters(config) + padding, bytes_per_parameter(optimizer)
-    return {
-        "weights": parameters * per.weights,
-        "gradients": parameters * per.gradient,
-        "optimizer state": parameters * per.state,
-        **activation_bytes(config, batch, seq, **how),
-    }
-
-
-def backward_bytes(
-    config: GPTConfig,
-    batch: int,
-    seq: int | None = None,
-    *,
-    autocast: bool = False,
-    attention: Attention = "flash",
-) -> int:
-    """Return the peak memory of the backward pass in bytes, in addition to the saved activations.
-
-    With GPT-2's vocabulary, the peak occurs in the backward pass of the loss. At that point, the
-    gradients of the log-probabilities and of the logits are in memory. Both have shape (batch, seq,
-    vocabulary). With a small vocabulary, the peak occurs in the last block. It is either in the MLP
-    or in eager attention, which creates T x T matrices.
-    """
-    seq = seq or config.block_size
-    c, low, log_probabilities = config.n_embd, 2 if autocast else 4, 4 * config.vocab_size
-    # Per token. Each peak begins with what has been freed by then.
-    loss = 2 * log_probabilities
-    mlp = 3 * low * c - log_probabilities  # twice 4 C of gradients; 4 C + C of activations freed
-    scores = 2 * 4 * config.n_head * seq - log_probabilities - (10 * low + 2 * 4) * c
-    weights = 4 * (config.padded_vocab_size * c + 4 * c * c)  # gradients not yet added to .grad
-    tokens, in_block = batch * seq, max(mlp, scores if attention == "eager" else 0)
-    return max(tokens * loss, tokens * in_block + weights)
-
-
-def peak_memory(
-    config: GPTConfig, batch: int, seq: int | None = None, *, optimizer: str = "adamw", **how: Any
-) -> dict[str, float]:
-    """Return the peak memory of a training step in bytes, by kind.
-
-    This adds the key "backward" to the result of `training_memory`. The estimate assumes gradient
-    accumulation without torch.compile. A step with a single micro-batch needs less memory, because
-    the gradients don't exist yet when the backward pass starts.
-    """
-    kinds = training_memory(config, batch, seq, optimizer=optimizer, **how)
-    return {**kinds, "backward": backward_bytes(config, batch, seq, **how)}

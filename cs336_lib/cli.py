@@ -7,6 +7,7 @@ import gc
 import io
 import itertools
 import os
+import re
 import shlex
 import sys
 import time
@@ -214,7 +215,13 @@ class Prepare:
 
 @dataclass(frozen=True)
 class Estimate(config.EstimateConfig):
-    """Estimate training days and the largest model that fits, and show the arithmetic."""
+    """Estimate training days and the largest model that fits, and show the arithmetic.
+
+    LoRA isn't counted: its gradients and moments are nearly free, and the rest of the memory stays
+    (side trip Memory). Fine-tuning is training on its own tokens. Inference has other limits (side
+    trip What a model costs, section 10). A spot price is any --price, and its interruptions come on
+    top (side trip Thousands of GPUs, section 6).
+    """
 
     def run(self) -> None:
         """Run `cs336 estimate`."""
@@ -347,6 +354,14 @@ class Race:
 Command = Train | Sample | Eval | Prepare | Estimate | Simulate | Export | Compare | Report | Race
 
 
+def plain(argument: str) -> str:
+    """Return a number such as 70B, 15T or 50% without its unit, and other arguments unchanged."""
+    if not (found := re.fullmatch(r"([\d.]*\d)([KMBT%])", argument)):
+        return argument
+    unit = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12, "%": 0.01}[found[2]]
+    return f"{float(found[1]) * unit:.12g}"
+
+
 def parse(arguments: list[str], commands: Any = Command) -> Any:
     """Parse command-line arguments into one of the commands.
 
@@ -355,6 +370,8 @@ def parse(arguments: list[str], commands: Any = Command) -> Any:
         SystemExit: With code 0 after printing help, or with code 2 after tyro's explanation.
     """
     explanation = io.StringIO()
+    if arguments[:1] in (["estimate"], ["simulate"]):
+        arguments = [plain(argument) for argument in arguments]
     try:
         with contextlib.redirect_stderr(explanation):
             return tyro.cli(commands, prog="cs336", description=DESCRIPTION, args=arguments)

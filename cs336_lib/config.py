@@ -314,30 +314,42 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class EstimateConfig(Shape):
-    """Estimate training days and the largest model that fits, and show the arithmetic."""
+class RunConfig(Shape):
+    """A training run of a model on some hardware."""
 
     seq: int = 0
     """Tokens in a training sequence of this model (0: its context, at most 8192)."""
-    params: float | None = None
-    """Number of model parameters, such as 70e9, if no model is named."""
+    extend: bool = False
+    """Allow a --seq beyond the model's context."""
     tokens: float | None = None
-    """Number of training tokens, such as 15e12. The time estimate needs it and a model."""
+    """Number of training tokens, such as 15T, for the time."""
     gpus: int = 1
-    """Number of GPUs."""
+    """Number of devices."""
     hardware: str = "h100"
     """A device of data/devices.json, such as h100, gb300, mi355x, tpu-v5p or rtx-4090."""
+    peak: float | None = None
+    """FLOP/s in bf16 and fp16 without sparsity, such as 71T (None: from the datasheet)."""
+    bandwidth: float | None = None
+    """Bytes per second of the device's memory, such as 936B (None: from the datasheet)."""
+    memory: float | None = None
+    """Memory per device in bytes, such as 80B (None: from the datasheet)."""
+    price: float | None = None
+    """Dollars per device and hour, for the cost."""
+
+
+@dataclass(frozen=True)
+class EstimateConfig(RunConfig):
+    """Estimate training days and the largest model that fits, and show the arithmetic."""
+
+    params: float | None = None
+    """Number of model parameters, such as 70B, if no model is named."""
     dtype: str = "bf16"
     """Precision of the matmuls, which sets the peak: bf16, fp16, tf32, fp32, fp8 or fp4."""
-    mfu: float = 0.5
-    """Model FLOPs utilization, as a fraction of the peak. 0.5 is very good."""
+    mfu: float | None = None
+    """Model FLOPs utilization, such as 0.4 or 40% (None: from low to high, as published)."""
     convention: Literal["palm", "causal"] = "palm"
     """Keys in a model's attention whose FLOPs count: all (palm), as in most papers' MFU, or those
     that the causal mask lets through (causal)."""
-    price: float | None = None
-    """Dollars per GPU and hour, for the cost."""
-    memory: float | None = None
-    """Memory per GPU in bytes, such as 80e9 (None: from the datasheet)."""
     optimizer: str = "adamw"
     """sgd, momentum, adagrad, rmsprop, adam, adamw, lion, muon, adafactor or adamw8bit."""
     precision: str = "fp32"
@@ -346,22 +358,20 @@ class EstimateConfig(Shape):
 
 
 @dataclass(frozen=True)
-class SimulateConfig(Shape):
+class SimulateConfig(RunConfig):
     """Simulate a step on a cluster with --tp and --pp, or find its fastest layouts without one."""
 
     model: str = "llama3-8b"
     """A published model such as llama3-405b, or a Hugging Face config.json or its folder."""
     gpus: int = 8
     """Number of devices."""
-    hardware: str = "h100"
-    """A device of data/devices.json, such as a100, h100 or b200."""
     inner: str | None = None
     """Link between the devices of a machine, from data/links.json (None: the hardware's)."""
     outer: str | None = None
     """Link of a network card to other machines, from data/links.json (None: the hardware's)."""
-    stack: Literal["megatron-2021", "megatron-2024", "torchtitan", "fsdp2", "ddp"] | None = None
-    """Do what such programs do, unless a flag says otherwise. A stack sets --attention, --sequence,
-    --recompute, --overlap and --zero."""
+    stack: str | None = None
+    """Do what megatron-2021, megatron-2024, torchtitan, fsdp, fsdp2 or ddp does in --attention,
+    --sequence, --recompute, --overlap and --zero, unless such a flag says otherwise."""
     attention: Literal["fused", "eager"] | None = None
     """Whether attention stores its scores, which is called eager (None: fused)."""
     sequence: bool | None = None
@@ -373,8 +383,6 @@ class SimulateConfig(Shape):
     (None: no)."""
     batch: int = 0
     """Sequences in a step over all devices (0: two for each device)."""
-    seq: int = 0
-    """Tokens in a sequence (0: the model's context, at most 8192)."""
     tp: int = 0
     """Devices that share each matrix (0: the fastest in the list). With --tp and --pp, one layout
     is shown in detail. Otherwise the fastest are listed, and all have what the flags set."""
@@ -392,8 +400,6 @@ class SimulateConfig(Shape):
     chunks: int | None = None
     """Parts of the model on each stage. More than one is an interleaved schedule (None: 1, or the
     fastest in the list)."""
-    schedule: Literal["1f1b", "gpipe", "dualpipe"] = "1f1b"
-    """Order of the pipeline's passes. dualpipe hides the way to experts behind other passes."""
     micro_batch: int | None = None
     """Sequences in a forward pass of a replica (None: 1, or the fastest in the list)."""
     recompute: Literal["none", "selective", "full"] | None = None

@@ -1,13 +1,26 @@
 """Print the tables of docs/published_runs.md: python -m tools.published_tables."""
 
-import statistics
+import itertools
+import math
 from collections.abc import Iterable, Sequence
+from statistics import median
 
 from cs336_course.shared import published_runs
+from cs336_course.shared.published_runs import PublishedRun, PublishedStep
 from cs336_lib import accounting
-from cs336_lib.bill.simulate import interval_of, memory, simulate
-from cs336_lib.bill.stacks import STACKS
-from cs336_lib.formatting import duration
+from cs336_lib.accounting import Convention
+from cs336_lib.bill.simulate import memory
+from cs336_lib.bill.text import STACKS
+from cs336_lib.system.datasheets import DATASHEET
+
+# What a paper's "FLOPs" are: a convention, and a factor. "recomputed" adds the second forward pass
+# of full activation checkpointing.
+CONVENTIONS: dict[str, tuple[Convention, float]] = {
+    "palm": ("palm", 1.0),
+    "causal": ("causal", 1.0),
+    "recomputed": ("palm", 4 / 3),
+}
+SIZES = (8, 64, 256, 1024, 16_384)  # ends of the rows by scale, in devices
 
 
 def markdown(header: str, rows: Iterable[Sequence[str]]) -> str:
@@ -16,83 +29,54 @@ def markdown(header: str, rows: Iterable[Sequence[str]]) -> str:
     return "\n".join([*lines, *(f"| {' | '.join(cells)} |" for cells in rows)])
 
 
-def run_table() -> str:
-    """Format the runs with the predicted and the stated speed."""
-    rows = []
-    for run in published_runs.runs().values():
-        several = run.devices is not None and run.devices > 1
-        devices = f"{run.devices:,} x {run.device.upper()}" if several else run.device.upper()
-        cells = [run.title, devices, run.layout]
-        cells += ["-" if mfu is None else f"{mfu:.1%}" for mfu in (run.mfu, run.palm_mfu)]
-        cells.append(speed(run.predicted_speed))
-        cells += [speed(run.stated_speed), "-" if run.ratio is None else f"{run.ratio:.3f}"]
-        days = run.days(run.stated_speed or run.predicted_speed)
-        seconds = days and days * accounting.SECONDS_PER_DAY
-        rows.append([*cells, "-" if seconds is None else duration(seconds)])
-    return markdown(
-        "run | devices | layout | MFU, stated | as in PaLM | tokens/s a device, predicted | "
-        "stated | ratio | time",
-        rows,
-    )
-
-
-def speed(value: float | None) -> str:
-    """Format a speed with four digits, or a dash."""
-    return "-" if value is None else f"{value:,.0f}" if value >= 1000 else f"{value:.1f}"
-
-
-def step_table() -> str:
-    """Format the published steps with the simulated and the stated MFU."""
+def error_table(header: str, groups: dict[str, dict[str, PublishedStep]]) -> str:
+    """Format the errors of groups of steps, each by a fit without its source."""
     rows, apart = [], published_runs.left_out()
-    for name, step in published_runs.steps().items():
-        layout = step.work.layout
-        found = simulate(step.work, step.cluster).mfu
-        counts = (layout.tp, layout.pp, layout.cp, layout.ep, layout.dp)
-        ways = zip(("tensor", "pipeline", "context", "expert", "data"), counts, strict=True)
-        parts = [f"{count}-way {way}" for way, count in ways if count > 1]
-        devices = f"{layout.devices:,} x {step.cluster.device.name.split()[1]}"
-        cells = [f"**{name}**" if step.held_out else name, step.stack, devices, ", ".join(parts)]
-        cells += [f"{found:.1%}", f"{step.mfu:.1%}", f"{found / step.mfu - 1:+.1%}"]
-        rows.append([*cells, f"{apart[name] - 1:+.1%}"])
-    header = "step | program | devices | layout | simulated | stated | off by | when left out"
-    return markdown(header, rows)
+    for name, group in groups.items():
+        off = [apart[step] - 1 for step in group]
+        sources = len({step.paper for step in group.values()})
+        ends = f"{min(off):+.0%} to {max(off):+.0%}"
+        middle = f"{median(map(abs, off)):.0%}"
+        rows.append([name, str(sources), str(len(group)), middle, f"{median(off):+.0%}", ends])
+    return markdown(f"{header} | sources | steps | median error | bias | from, to", rows)
 
 
 def stack_table() -> str:
-    """Format the errors of steps whose paper was left out of the fit, by family of programs."""
-    groups: dict[str, list[float]] = {}
-    papers: dict[str, set[str]] = {}
-    apart = published_runs.left_out()
+    """Format the errors by stack."""
+    steps = published_runs.steps()
+    groups = {
+        stack: {name: step for name, step in steps.items() if step.stack == stack}
+        for stack in STACKS
+    }
+    return error_table("stack", {**groups, "all": steps})
+
+
+def scale_table() -> str:
+    """Format the errors by the number of devices."""
+    groups, low = {}, 0
+    for high in SIZES:
+        group = {
+            name: step
+            for name, step in published_runs.steps().items()
+            if low < step.work.layout.devices <= high
+        }
+        groups[f"{low + 1:,} to {high:,}"] = group
+        low = high
+    return error_table("devices", groups)
+
+
+def source_table() -> str:
+    """Format the ratio of stated to simulated seconds of each source that was left out."""
+    groups: dict[str, list[str]] = {}
     for name, step in published_runs.steps().items():
-        if not step.held_out:
-            for stack in (step.stack, "all"):
-                groups.setdefault(stack, []).append(apart[name] - 1)
-                papers.setdefault(stack, set()).add(step.paper)
-    groups["all"] = groups.pop("all")  # the last row
-    rows = []
-    for stack, group in groups.items():
-        errors = (statistics.median(map(abs, group)), max(group, key=abs), statistics.mean(group))
-        middle, worst, bias = errors
-        cells = [stack, str(len(papers[stack])), str(len(group)), f"{middle:.0%}"]
-        rows.append([*cells, f"{worst:+.0%}", f"{bias:+.0%}"])
-    return markdown("program | papers | steps | median error | worst | bias", rows)
-
-
-def held_out_table() -> str:
-    """Format the steps that are in no fit, with the interval in which they were expected."""
+        groups.setdefault(step.paper, []).append(name)
     rows, apart = [], published_runs.left_out()
-    for name, step in published_runs.steps().items():
-        if not step.held_out:
-            continue
-        layout = step.work.layout
-        flops = layout.batch * step.work.seq / layout.devices / step.mfu
-        flops *= accounting.train_flops_per_token(step.work.architecture, step.work.seq)
-        stated = flops / step.cluster.device.peak_flops["bf16"]
-        simulated = stated / apart[name]
-        low, high = interval_of(simulated)
-        cells = [name, f"{stated:.3g} s", f"{simulated:.3g} s", f"{low:.3g} to {high:.3g} s"]
-        rows.append([*cells, f"{apart[name] - 1:+.1%}"])
-    return markdown("step | stated | simulated | expected | off by", rows)
+    for paper, names in groups.items():
+        ratios = [apart[name] for name in names]
+        step = published_runs.steps()[names[0]]
+        middle, ends = f"{median(ratios):.2f}", f"{min(ratios):.2f} to {max(ratios):.2f}"
+        rows.append([paper, step.stack, str(len(names)), middle, ends])
+    return markdown("source | stack | steps | median | from, to", rows)
 
 
 def memory_table() -> str:
@@ -110,59 +94,75 @@ def program_table() -> str:
     """Format what `cs336 simulate --stack` sets."""
     rows = []
     for name, stack in STACKS.items():
-        split = "also splits norms" if stack.sequence else "matrices only"
-        overlap = "yes" if stack.overlap else "no"
-        cells = [
-            name,
-            stack.attention,
-            split,
-            stack.recompute,
-            overlap,
-            str(stack.zero),
-            stack.source,
-        ]
+        split = "also splits norms" if stack["sequence"] else "matrices only"
+        overlap = "yes" if stack["overlap"] else "no"
+        cells = [name, stack["attention"], split, stack["recompute"], overlap, str(stack["zero"])]
         rows.append(cells)
-    header = "stack | attention | tensor parallelism | recomputation | overlap | ZeRO | source"
+    header = "stack | attention | tensor parallelism | recomputation | overlap | ZeRO"
     return markdown(header, rows)
 
 
 def spread() -> tuple[float, float]:
-    """Return the stated over the simulated seconds, as the 10th and 90th percentile of papers.
+    """Return the interval of stated over simulated seconds, rounded outward to a twentieth.
 
-    A paper counts once, by the median of its steps. Steps that are held out don't count.
+    The ends are the 5th and 95th percentile of steps whose source was left out of the fit, and each
+    source counts equally.
     """
-    papers: dict[str, list[float]] = {}
-    apart = published_runs.left_out()
-    for name, step in published_runs.steps().items():
-        if not step.held_out:
-            papers.setdefault(step.paper, []).append(apart[name])
-    tenths = statistics.quantiles(map(statistics.median, papers.values()), n=10)
-    return round(tenths[0], 2), round(tenths[-1], 2)
+    low, high = (published_runs.quantile(published_runs.left_out(), end) for end in (0.05, 0.95))
+    return math.floor(20 * low) / 20, math.ceil(20 * high) / 20
 
 
-def source_table() -> str:
-    """Format the sources of the published steps."""
-    names: dict[str, list[str]] = {}
-    for name, step in published_runs.steps().items():
-        assumed = f". Assumed: {step.assumed}" if step.assumed else ""
-        names.setdefault(step.source + assumed, []).append(name)
-    return markdown("steps | source", ([", ".join(g), source] for source, g in names.items()))
+def predicted_time(run: PublishedRun) -> float | None:
+    """Return the time of a run as its stated MFU predicts it, over its stated time.
+
+    It is `None` if one of them wasn't published.
+    """
+    sheet = DATASHEET.get(run.device)
+    if None in (run.architecture, run.seq, run.mfu) or not sheet or "bf16" not in sheet.peak_flops:
+        return None
+    convention, passes = CONVENTIONS[run.convention]
+    flops = passes * accounting.train_flops_per_token(run.architecture, run.seq, convention)
+    predicted = run.mfu * sheet.peak_flops["bf16"] / flops  # tokens per second and device
+    speed = stated_speed(run)
+    return speed / predicted if speed else None
 
 
-TABLES = (
-    stack_table,
-    held_out_table,
-    program_table,
-    memory_table,
-    step_table,
-    run_table,
-    source_table,
-)
+def stated_speed(run: PublishedRun) -> float | None:
+    """Return the tokens per second and device that the stated time gives."""
+    stated, devices = run.stated, run.devices
+    if "tokens_per_second" in stated and devices:
+        return stated["tokens_per_second"] / devices
+    if "seconds_per_step" in stated and devices:
+        return stated["batch_tokens"] / stated["seconds_per_step"] / devices
+    hours = stated.get("device_hours")
+    if "days" in stated and devices:
+        hours = stated["days"] * 24 * devices
+    return run.tokens / (3600 * hours) if hours and run.tokens else None
+
+
+def order(apart: float = 0.1) -> tuple[int, float]:
+    """Return the pairs of layouts of one model whose steps differ, and the share in right order.
+
+    Args:
+        apart: By how much their simulated steps differ at least, as a fraction.
+    """
+    steps, ratios, right = published_runs.steps(), published_runs.left_out(), []
+    for one, other in itertools.combinations(steps, 2):
+        a, b = steps[one], steps[other]
+        same = a.paper == b.paper and a.work.architecture == b.work.architecture
+        if same and a.cluster.device == b.cluster.device:
+            fast, slow = a.mfu * ratios[one], b.mfu * ratios[other]  # simulated
+            if abs(math.log(fast / slow)) > math.log(1 + apart):
+                right.append((fast > slow) == (a.mfu > b.mfu))
+    return len(right), sum(right) / len(right)
+
+
+TABLES = (stack_table, scale_table, source_table, memory_table, program_table)
 
 
 def main() -> None:
     """Print all tables."""
-    print(*(table() for table in TABLES), spread(), sep="\n\n")
+    print(*(table() for table in TABLES), spread(), order(), sep="\n\n")
 
 
 if __name__ == "__main__":

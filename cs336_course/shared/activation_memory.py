@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint_sequential
 
 from cs336_lib import accounting
+from cs336_lib.bill import memory
 from cs336_lib.config import GPTConfig
 from cs336_lib.model import GPT, Block
 
@@ -134,9 +135,18 @@ def first_step(config: GPTConfig, batch: int, seq: int) -> dict[str, int]:
 
 def peak_by_kind(batch: int, autocast: bool = False) -> dict[str, float]:
     """Return the peak memory of a training step of GPT-2 124M in GB, by kind, from formulas."""
-    parts = accounting.peak_memory(GPTConfig(), batch, autocast=autocast)
-    parts["loss"] = parts.pop("output") + parts.pop("backward")
-    weights = parts.pop("weights") + parts.pop("weight copies")
-    parts["weights, gradients"] = weights + parts.pop("gradients")
-    order = ("weights, gradients", "optimizer state", "attention", "mlp", "layer norms", "loss")
-    return {kind: parts[kind] / 1e9 for kind in order}
+    a = accounting.architecture_of(GPTConfig())
+    of = accounting.PRECISIONS["autocast" if autocast else "fp32"]
+    kinds, tokens = memory.of_gpt(GPTConfig(), batch, autocast=autocast), batch * a.block_size
+    norms = a.n_layer * tokens * memory.norms_bytes(a, of)
+    attention = a.n_layer * tokens * memory.attention_part(a, of, "flash", a.block_size).saved
+    mlp = a.n_layer * tokens * memory.mlp_part(a, of).saved
+    parts = {
+        "weights, gradients": kinds["weights"] + kinds["gradients"],
+        "optimizer state": kinds["optimizer state"],
+        "attention": attention - norms,
+        "mlp": mlp - norms,
+        "layer norms": 2 * norms + tokens * memory.norm_bytes(a, of),
+    }
+    parts["loss"] = sum(kinds.values()) - sum(parts.values())
+    return {kind: size / 1e9 for kind, size in parts.items()}

@@ -1,24 +1,18 @@
-"""Predict the time of published training runs from their stated MFU, and their MFU from scratch."""
+"""Read published training runs and steps, and the errors of their simulation."""
 
+from collections import Counter
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from statistics import median
 
 from cs336_lib import accounting
-from cs336_lib.accounting import Architecture, Convention
+from cs336_lib.accounting import Architecture
 from cs336_lib.bill import models
 from cs336_lib.bill.simulate import Cluster, Workload
 from cs336_lib.bill.traffic import Layout
 from cs336_lib.data.corpus import DATA
 from cs336_lib.io import read_json
 from cs336_lib.system.datasheets import DATASHEET, LINKS
-
-# What a paper's "FLOPs" are: a convention, and a factor. "recomputed" adds the second forward pass
-# of full activation checkpointing.
-CONVENTIONS: dict[str, tuple[Convention, float]] = {
-    "palm": ("palm", 1.0),
-    "causal": ("causal", 1.0),
-    "recomputed": ("palm", 4 / 3),
-}
 
 
 @dataclass(frozen=True)
@@ -56,57 +50,6 @@ class PublishedRun:
     stated: dict[str, float]
     reason: str
 
-    @property
-    def flops_per_token(self) -> float | None:
-        """FLOPs of a training token by the convention of the run."""
-        if self.architecture is None or self.seq is None:
-            return None
-        convention, passes = CONVENTIONS[self.convention]
-        once = accounting.train_flops_per_token(self.architecture, self.seq, convention)
-        return passes * once
-
-    @property
-    def palm_mfu(self) -> float | None:
-        """The stated utilization, converted to the convention "palm"."""
-        if self.architecture is None or self.seq is None or self.mfu is None:
-            return self.mfu
-        flops = accounting.train_flops_per_token(self.architecture, self.seq)
-        return self.mfu * flops / (self.flops_per_token or flops)
-
-    @property
-    def predicted_speed(self) -> float | None:
-        """Tokens per second and device that the stated MFU gives."""
-        if self.flops_per_token is None or self.mfu is None:
-            return None
-        if self.device not in DATASHEET:
-            return None
-        return self.mfu * DATASHEET[self.device].peak_flops["bf16"] / self.flops_per_token
-
-    @property
-    def stated_speed(self) -> float | None:
-        """Tokens per second and device that the stated time gives."""
-        stated, devices = self.stated, self.devices
-        if "tokens_per_second" in stated and devices:
-            return stated["tokens_per_second"] / devices
-        if "seconds_per_step" in stated and devices:
-            return stated["batch_tokens"] / stated["seconds_per_step"] / devices
-        hours = stated.get("device_hours")
-        if "days" in stated and devices:
-            hours = stated["days"] * 24 * devices
-        return self.tokens / (3600 * hours) if hours and self.tokens else None
-
-    @property
-    def ratio(self) -> float | None:
-        """Predicted time over stated time."""
-        predicted, stated = self.predicted_speed, self.stated_speed
-        return stated / predicted if predicted and stated else None
-
-    def days(self, speed: float | None) -> float | None:
-        """Return the days of the whole run at a speed in tokens per second and device."""
-        if speed is None or self.tokens is None or self.devices is None:
-            return None
-        return self.tokens / speed / self.devices / accounting.SECONDS_PER_DAY
-
 
 def runs() -> dict[str, PublishedRun]:
     """Return the published runs of data/runs.json by name."""
@@ -125,27 +68,19 @@ class PublishedStep:
     """A training step whose layout and speed were published.
 
     Attributes:
-        source: Where the figures come from.
         paper: The publication that has them, which is left out of a fit as a whole.
-        stack: The family of training programs.
+        stack: The key of `stacks.STACKS` that is nearest to its program.
         work: The model and its layout.
         cluster: The devices and links.
         mfu: Utilization as stated, or computed from the stated speed. It counts as "palm".
-        stated: The speed as stated.
-        assumed: What the source doesn't say.
-        held_out: Whether it was kept from every fit and choice of settings.
         too_large: Why our count of its memory exceeds that of a device, or "" if it doesn't.
     """
 
-    source: str
     paper: str
     stack: str
     work: Workload
     cluster: Cluster
     mfu: float
-    stated: str
-    assumed: str
-    held_out: bool
     too_large: str
 
 
@@ -154,25 +89,26 @@ def steps() -> dict[str, PublishedStep]:
     found = {}
     for name, entry in read_json(DATA / "layouts.json").items():
         fields = dict(entry)
-        texts = ("source", "paper", "stack", "stated", "assumed", "too_large")
-        words = {key: fields.pop(key, "") for key in texts}
-        mfu = fields.pop("mfu")
-        held_out = fields.pop("held_out", False)
-        model, shape = fields.pop("model", ""), fields.pop("shape", None)
-        a = models.model(model).architecture if model else Architecture(**shape)
+        words = {key: fields.pop(key, "") for key in ("paper", "stack", "too_large")}
+        fields = {key: fields[key] for key in fields.keys() - {"source", "stated", "assumed"}}
+        mfu, seconds = fields.pop("mfu", None), fields.pop("step", None)
+        model, shape, config = (fields.pop(key, None) for key in ("model", "shape", "config"))
+        if model:
+            a = models.model(model).architecture
+        else:
+            a = models.from_hugging_face(config, name) if config else Architecture(**shape)
         device = DATASHEET[fields.pop("device")]
         device = replace(device, bandwidth=fields.pop("bandwidth", device.bandwidth))
         links = LINKS[fields.pop("inner")], LINKS[fields.pop("outer")]
         cluster = Cluster(device, *links, cards=fields.pop("cards", 8))
-        passes = (
-            "seq", "recompute", "fused_attention", "sequence", "overlap", "async_tensor"
-        )  # fmt: skip
+        passes = ("seq", "recompute", "fused_attention", "sequence", "overlap", "async_tensor")
         rest = {key: fields.pop(key) for key in passes if key in fields}
-        layout = Layout(**fields)
-        if layout.chunks > 1:
-            layout = replace(layout, schedule="interleaved")
-        work = Workload(a, layout, **rest)
-        found[name] = PublishedStep(work=work, cluster=cluster, mfu=mfu, held_out=held_out, **words)
+        work = Workload(a, Layout(**fields), **rest)
+        if mfu is None:
+            tokens = work.layout.batch * work.seq / work.layout.devices
+            flops = tokens * accounting.train_flops_per_token(a, work.seq)
+            mfu = flops / seconds / device.peak_flops["bf16"]
+        found[name] = PublishedStep(work=work, cluster=cluster, mfu=mfu, **words)
     return found
 
 
@@ -184,32 +120,51 @@ def left_out() -> dict[str, float]:
     return dict(read_json(DATA / "simulator_fit.json")["ratios"])
 
 
-def by_stack() -> dict[str, list[tuple[float, bool]]]:
-    """Return `left_out`'s ratios and whether a step was held out, by the name of a stack.
-
-    The name has the number of papers, and the stacks are sorted by their median.
-    """
-    published = steps()
-    found: dict[str, list[tuple[float, bool]]] = {}
-    papers: dict[str, set[str]] = {}
-    for name, ratio in left_out().items():
-        step = published[name]
-        found.setdefault(step.stack, []).append((ratio, step.held_out))
-        papers.setdefault(step.stack, set()).add(step.paper)
-    named = {}
-    for stack in sorted(found, key=lambda each: median(ratio for ratio, _ in found[each])):
-        count = len(papers[stack])
-        named[f"{stack}, {count} paper{'s' if count > 1 else ''}"] = found[stack]
-    return named
-
-
-def one_mfu() -> dict[str, float]:
+def one_mfu(guess: float | None = None) -> dict[str, float]:
     """Return the stated over the guessed seconds of each step, if all programs had one MFU.
 
-    The guess is the median MFU of the steps of all other papers, so no paper helps to guess itself.
+    Args:
+        guess: The MFU (None: the median of the steps of all other papers, so no paper helps to
+            guess itself).
     """
     published, found = steps(), {}
     for name, step in published.items():
         others = [other.mfu for other in published.values() if other.paper != step.paper]
-        found[name] = median(others) / step.mfu
+        found[name] = (guess or median(others)) / step.mfu
     return found
+
+
+def by_stack() -> dict[str, list[float]]:
+    """Return `left_out`'s ratios by the name of a stack, with its number of papers.
+
+    The stacks are sorted by their median.
+    """
+    published = steps()
+    found: dict[str, list[float]] = {}
+    papers: dict[str, set[str]] = {}
+    for name, ratio in left_out().items():
+        found.setdefault(published[name].stack, []).append(ratio)
+        papers.setdefault(published[name].stack, set()).add(published[name].paper)
+    named = {}
+    for stack in sorted(found, key=lambda each: median(found[each])):
+        count = len(papers[stack])
+        named[f"{stack}, {count} source{'s' if count > 1 else ''}"] = found[stack]
+    return named
+
+
+def quantile(ratios: dict[str, float], share: float) -> float:
+    """Return a quantile of steps' ratios, in which each paper counts equally.
+
+    Args:
+        ratios: By name of a step, as from `left_out`.
+        share: 0.5 for the median.
+    """
+    published = steps()
+    sizes = Counter(published[name].paper for name in ratios)
+    pairs = sorted((ratio, 1 / sizes[published[name].paper]) for name, ratio in ratios.items())
+    below = accumulate(weight for _, weight in pairs)
+    return next(
+        ratio
+        for (ratio, _), sum_ in zip(pairs, below, strict=True)
+        if sum_ >= share * len(sizes) - 1e-9
+    )

@@ -23,7 +23,7 @@ from cs336_lib.bill import models, traffic
 from cs336_lib.bill.memory import Recompute
 from cs336_lib.bill.simulate import Cluster, Step, Workload, memory, simulate
 from cs336_lib.bill.text import training_length
-from cs336_lib.bill.traffic import Layout, Schedule
+from cs336_lib.bill.traffic import Layout
 from cs336_lib.config import UserError
 from cs336_lib.formatting import digits, duration, gigabytes, short
 from cs336_lib.system.datasheets import DATASHEET, LINKS
@@ -49,11 +49,7 @@ DEVICES = {f"{2**k:,}": 2**k for k in range(15)}
 BATCHES = {f"{2**k:,}": 2**k for k in range(3, 15)}  # sequences
 WAYS = {str(2**k): 2**k for k in range(5)}
 SHARDING = ("nothing", "state (ZeRO-1)", "+ gradients (ZeRO-2)", "+ weights (ZeRO-3)")
-SCHEDULES: dict[str, Schedule] = {
-    "1F1B": "1f1b",
-    "interleaved": "interleaved",
-    "DualPipe": "dualpipe",
-}
+SCHEDULES = ("1F1B", "interleaved")
 PARTS = {  # of a step
     "matmuls": "matmuls",
     "elementwise": "elementwise",
@@ -70,10 +66,10 @@ PRESETS = {
         **{"devices": "16,384", "tensor": "8", "pipeline": "16", "schedule": "interleaved"},
         **{"sharded": SHARDING[2], "batch": "2,048", "recompute": "nothing"},
     },
-    "DeepSeek-V3": {  # the paper recomputes less, and multiplies in FP8
-        **{"model": "DeepSeek-V3", "tokens": "15T", "cluster": "H800, InfiniBand NDR"},
-        **{"devices": "2,048", "tensor": "1", "pipeline": "16", "schedule": "DualPipe"},
-        **{"sharded": SHARDING[1], "batch": "8,192", "recompute": "all"},
+    "Llama 3 8B on 64 H100s": {
+        **{"model": "Llama 3 8B", "tokens": "1T", "cluster": "H100, InfiniBand NDR"},
+        **{"devices": "64", "tensor": "1", "pipeline": "1", "schedule": "1F1B"},
+        **{"sharded": SHARDING[3], "batch": "128", "recompute": "attention"},
     },
     "GPT-2 on 8 A100s": {
         **{"model": "GPT-2 124M", "tokens": "10B", "cluster": "A100, InfiniBand HDR"},
@@ -147,7 +143,7 @@ class ModelBill(Explorer):
             slider("devices", "devices", list(DEVICES)),
             slider("tensor", "tensor parallel", list(WAYS)[:4]),
             slider("pipeline", "pipeline stages", list(WAYS)),
-            choice("schedule", "schedule", list(SCHEDULES)),
+            choice("schedule", "schedule", SCHEDULES),
             choice("sharded", "sharded", SHARDING),
             slider("batch", "sequences a step", list(BATCHES)),
             choice("recompute", "recomputed", list(RECOMPUTE)),
@@ -169,8 +165,8 @@ class ModelBill(Explorer):
         if batch < dp:
             message = f"{dp:,} copies of the model can't share {batch:,} sequences"
             raise UserError(f"{message}; take {dp:,} sequences or more")
-        schedule = SCHEDULES[values["schedule"]] if pp > 1 else "1f1b"
-        chunks = max(1, min(8, (a.n_layer + 2) // pp)) if schedule == "interleaved" else 1
+        interleaved = pp > 1 and values["schedule"] == "interleaved"
+        chunks = max(1, min(8, (a.n_layer + 2) // pp)) if interleaved else 1
         layout = Layout(
             dp=dp,
             tp=tp,
@@ -178,7 +174,6 @@ class ModelBill(Explorer):
             ep=math.gcd(max(1, a.n_expert), dp),
             zero=SHARDING.index(values["sharded"]),
             micro_batches=batch // dp,
-            schedule=schedule,
             chunks=chunks,
         )
         work = Workload(a, layout, training_length(a, 0), RECOMPUTE[values["recompute"]])

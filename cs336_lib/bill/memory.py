@@ -15,13 +15,16 @@ from cs336_lib.accounting import (
     Architecture,
     Attention,
     Recipe,
+    architecture_of,
     bytes_per_parameter,
     parameter_counts,
     require_choice,
 )
 from cs336_lib.bill.traffic import Layout, layer_parameters, require_fit
+from cs336_lib.config import GPTConfig
 
 Recompute = Literal["none", "selective", "full"]
+RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
 
 KINDS = (
     "weights",
@@ -203,14 +206,9 @@ def in_flight(layout: Layout, last: bool) -> float:
     """Return how many micro-batches' activations the first or last stage keeps.
 
     1F1B keeps `pp` on the first stage and one on the last. Interleaving keeps (pp - 1) / chunks
-    more (Korthikanti et al. 2022, equation 5 and the text after it), and GPipe keeps all. DualPipe
-    keeps `pp` + 1 on each stage (DeepSeek-AI 2024, table 2).
+    more (Korthikanti et al. 2022, equation 5 and the text after it).
     """
     p, chunks = layout.pp, layout.chunks
-    if layout.schedule == "gpipe":
-        return layout.micro_batches
-    if layout.schedule == "dualpipe":
-        return p + 1
     before = 0 if last else p - 1
     alive = (2 * before + (chunks - 1) * p + 1) / chunks if chunks > 1 else before + 1
     return min(layout.micro_batches, alive)
@@ -221,17 +219,17 @@ def held_bytes(
 ) -> dict[str, float]:
     """Return the bytes that persist between steps on a device of the first or the last stage.
 
-    With DualPipe, each device has the weights and gradients of two stages. ZeRO-2 adds up the
-    gradients of one chunk of an interleaved pipeline before it shards them (`traffic.pass_bytes`).
+    ZeRO-2 adds up the gradients of one chunk of an interleaved pipeline before it shards them
+    (`traffic.pass_bytes`).
     """
     per, counts = bytes_per_parameter(optimizer, precision), parameter_counts(a)
     outside, experts = layer_parameters(a, layout)
     ends = (counts["wte"] + counts["wpe"]) / layout.tp
     output = a.vocab_size * a.n_embd / layout.tp
     if layout.pp == 1:
-        matmuls, ends = outside + output, ends + counts["output"] / layout.tp
+        matmuls, ends = outside + output, ends + counts["output"] / layout.tp + a.norm_size
     elif last:
-        matmuls, ends = outside + output, output
+        matmuls, ends = outside + output, output + a.norm_size
     else:
         matmuls = outside
     shared = layout.dp * layout.cp
@@ -242,11 +240,10 @@ def held_bytes(
         return size * (others / shared + experts * layout.ep / shared)
 
     outside += ends
-    stages = 2 if layout.schedule == "dualpipe" else 1
     summed = (outside + experts) / layout.chunks if layout.zero == 2 and layout.chunks > 1 else 0
     return {
-        "weights": stages * (held(per.weights, 3, outside) + held(per.copies, 3, matmuls)),
-        "gradients": stages * held(per.gradient, 2, outside) + per.gradient * summed,
+        "weights": held(per.weights, 3, outside) + held(per.copies, 3, matmuls),
+        "gradients": held(per.gradient, 2, outside) + per.gradient * summed,
         "master weights": held(per.master, 1, outside),
         "optimizer state": held(per.state, 1, outside),
     }
@@ -339,7 +336,7 @@ def moments(
         UserError: If a name is unknown or the model doesn't fit the layout.
     """
     layout, seq = layout or Layout(), seq or a.block_size
-    require_choice("recompute", recompute, ("none", "selective", "full"))
+    require_choice("recompute", recompute, RECOMPUTE)
     require_choice("attention", attention, ("flash", "eager"))
     require_choice("precision", precision, PRECISIONS)
     require_fit(a, layout, seq)
@@ -364,3 +361,28 @@ def peak(
     """
     found = (kinds for _, kinds in moments(a, layout, seq, **how))
     return max(found, key=lambda kinds: sum(kinds.values()))
+
+
+def of_gpt(
+    config: GPTConfig,
+    batch: int,
+    seq: int | None = None,
+    *,
+    autocast: bool = False,
+    **how: Any,
+) -> dict[str, float]:
+    """Return the peak bytes of a training step of our GPT on one device, by kind.
+
+    Its weights are in fp32, and its vocabulary is padded. The gradients are those of earlier
+    micro-batches, and they don't exist yet when the backward pass of a step's only one starts.
+
+    Args:
+        config: The model.
+        batch: Sequences in a micro-batch.
+        seq: Tokens in a sequence (default: `block_size`).
+        autocast: Whether matmuls are in bf16.
+        **how: `attention` and `optimizer`, as for `moments`.
+    """
+    a = architecture_of(replace(config, vocab_size=config.padded_vocab_size))
+    precision = "autocast" if autocast else "fp32"
+    return peak(a, Layout(micro_batch=batch), seq, precision=precision, **how)

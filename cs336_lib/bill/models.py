@@ -9,6 +9,7 @@ from typing import Any
 from cs336_lib.accounting import Architecture, count_parameters
 from cs336_lib.config import Shape, UserError
 from cs336_lib.data.corpus import DATA
+from cs336_lib.formatting import short
 from cs336_lib.io import read_json
 
 
@@ -29,77 +30,24 @@ class Published:
     parameters: int
 
 
+TABLES = read_json(DATA / "families.json")
 # The names of a number in a config.json, by the field of `Architecture`. Families differ.
-NAMES: dict[str, tuple[str, ...]] = {
-    "n_layer": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
-    "n_embd": ("hidden_size", "n_embd", "n_embed", "d_model"),
-    "n_head": ("num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads"),
-    "n_kv_head": ("num_key_value_heads", "num_kv_heads", "n_kv_head"),
-    "head_dim": ("head_dim",),
-    "mlp_width": ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", "mlp_width"),
-    "vocab_size": ("vocab_size",),
-    "block_size": (
-        "max_position_embeddings",
-        "n_positions",
-        "max_seq_len",
-        "seq_length",
-        "block_size",
-    ),
-    "n_expert": ("num_experts", "num_local_experts", "n_routed_experts", "n_expert"),
-    "n_active": ("num_experts_per_tok", "n_active"),
-    "n_shared": ("n_shared_experts",),
-    "n_dense": ("first_k_dense_replace",),
-    "expert_width": ("moe_intermediate_size",),
-    "window": ("sliding_window",),
-    "q_rank": ("q_lora_rank",),
-    "kv_rank": ("kv_lora_rank",),
-    "rope_dim": ("qk_rope_head_dim",),
-    "v_dim": ("v_head_dim",),
-}
+NAMES: dict[str, list[str]] = TABLES["names"]
+# What a family has, by the model_type of a config.json. Each is checked against transformers.
+FAMILIES: dict[str, dict[str, Any]] = TABLES["families"]
+# What a config.json of a family means where it says nothing
+DEFAULTS: dict[str, dict[str, Any]] = TABLES["defaults"]
 SHAPE = tuple(field.name for field in fields(Shape) if field.name != "model")
 SPARSE = ("n_expert", "n_active")
 MANY, MOST = 10**6, 10**9
-
-ALL_BIASES = {"qkv_bias": True, "out_bias": True, "mlp_bias": True}
-# What a family has, by the model_type of a config.json. Each is checked against transformers.
-FAMILIES: dict[str, dict[str, Any]] = {
-    "deepseek_v2": {},
-    "deepseek_v3": {},
-    "gemma3_text": {"qk_norm": "head", "block_norms": 4},
-    "gpt2": {"gated": False, "positions": True, "norm_bias": True, **ALL_BIASES},
-    "gpt_oss": {"router_bias": True, "sinks": True, **ALL_BIASES},
-    "llama": {},
-    "mistral": {},
-    "mixtral": {},
-    "olmo2": {"qk_norm": "full"},
-    "phi3": {},
-    "qwen2": {"qkv_bias": True},
-    "qwen3": {"qk_norm": "head"},
-    "qwen3_moe": {"qk_norm": "head"},
-}
-# What a config.json of a family means where it says nothing.
-DEFAULTS: dict[str, dict[str, Any]] = {
-    "deepseek_v3": {"first_k_dense_replace": 3},
-    "gemma3_text": {
-        "num_attention_heads": 8,
-        "num_key_value_heads": 4,
-        "head_dim": 256,
-        "vocab_size": 262_208,
-        "max_position_embeddings": 131_072,
-        "sliding_window_pattern": 6,
-        "tie_word_embeddings": True,
-    },
-    "gpt2": {"tie_word_embeddings": True},
-    "gpt_oss": {"sliding_window_pattern": 2},
-    "qwen2": {"max_window_layers": 28},
-    "qwen3": {"max_window_layers": 28, "head_dim": 128},
-}
 WITH_BIAS_FLAG = ("gemma3_text", "llama", "olmo2", "qwen3", "qwen3_moe")
 ATTENTION = ("full_attention", "sliding_attention")
 LATENT = ("deepseek_v2", "deepseek_v3")  # multi-head latent attention
 WINDOWED = ("gemma3_text", "gpt_oss", "mistral", "mixtral", "phi3", "qwen2", "qwen3", "qwen3_moe")
 # Experts as wide as `intermediate_size`, and experts with a width of their own
 ROUTED, OWN_WIDTH = ("gpt_oss", "mixtral"), ("deepseek_v2", "deepseek_v3", "qwen3_moe")
+# Starts of names in a config.json whose layers don't have attention and MLPs only
+OTHER_LAYERS = ("mamba", "ssm", "state_size", "d_state", "linear_", "is_encoder_decoder")
 
 
 class Config:
@@ -196,8 +144,8 @@ def layer_kinds(config: Config, layers: int) -> list[str]:
         raise UserError(f"layer_types has {len(kinds)} entries; {expected}")
     for one in kinds:
         if one not in ATTENTION:
-            shown = f"layer_types has {reprlib.repr(one)}; {' or '.join(ATTENTION)} expected"
-            raise UserError(f"{shown}; {described(config.values)}")
+            shown = f"layer_types has {reprlib.repr(one)}, which we don't count"
+            raise UserError(f"{shown}; {' or '.join(ATTENTION)} expected")
     return kinds
 
 
@@ -251,6 +199,8 @@ def from_hugging_face(raw: Any, where: object = "config.json") -> Architecture:
     if kind not in [*FAMILIES]:
         if "text_config" in raw:
             return from_hugging_face(raw["text_config"], f"{where}, text_config")
+        if kind is None and "dim" in raw:
+            return from_hugging_face(as_llama(raw), where)
         shown = f"model_type {reprlib.repr(kind)} is unknown"
         raise UserError(f"{where}: {shown}; {described(raw)}")
     try:
@@ -259,13 +209,29 @@ def from_hugging_face(raw: Any, where: object = "config.json") -> Architecture:
         raise UserError(f"{where}: {error}") from None
 
 
+def as_llama(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the params.json of Meta's or Mistral's own code as a config.json.
+
+    Meta's has no width of the MLP, but a rule (github.com/meta-llama/llama3, model.py).
+    """
+    named = {"max_position_embeddings": 8192, **raw, **(raw.get("moe") or {})}
+    if "hidden_dim" not in raw and type(raw["dim"]) is int:
+        width = int(raw.get("ffn_dim_multiplier", 1) * int(8 * raw["dim"] / 3))
+        multiple = raw.get("multiple_of", 1)
+        named["hidden_dim"] = -(-width // multiple) * multiple
+    return {"model_type": "mixtral" if "moe" in raw else "llama"} | named
+
+
 def described(raw: Mapping[str, Any]) -> str:
     """Return which flags describe a shape, with the values that a config.json of any type has."""
+    for name, value in raw.items():
+        if value and name.startswith(OTHER_LAYERS):
+            return f"its {name} tells of layers that we don't count, so no flags describe it"
     shown = []
     for field in SHAPE:
         names = NAMES[field]
         if field == "mlp_width":
-            names = (*NAMES["expert_width"], *names)  # in a model with experts, it is theirs
+            names = [*NAMES["expert_width"], *names]  # in a model with experts, it is theirs
         values = (raw[name] for name in names if type(raw.get(name)) is int)
         if value := next(values, "N" if field in ("n_layer", "n_embd") else ""):
             shown.append(f"--{field.replace('_', '-')} {value}")
@@ -299,7 +265,7 @@ def model(name: str) -> Published:
         shape = from_hugging_face(read_json(path), path)
         return Published(name, str(path), shape, count_parameters(shape))
     listed = models()
-    wanted = name.lower().replace("_", "-")
+    wanted = name.lower().replace("_", "-").replace("llama-3", "llama3")
     if wanted not in listed:
         if path.parent.is_dir() and path.name == "config.json":
             raise UserError(f"{path} is missing; a folder with a config.json expected")
@@ -340,6 +306,14 @@ def chosen(wanted: Shape, seq: int) -> Published | None:
     }
     kind = "mixtral" if "n_expert" in flags else "llama"
     shape = from_hugging_face({"model_type": kind} | flags | usual | flags, "shape")
-    title = f"Decoder of {shape.n_layer} layers, {shape.n_embd:,} wide"
+    count = count_parameters(shape)
+    ends = 2 * shape.vocab_size * width
+    if "vocab_size" not in flags and ends > 0.05 * count:
+        sizes = ", ".join(
+            f"{short(count - ends + 2 * rows * width)} with {rows:,} ({name})"
+            for name, rows in (("GPT-2", 50_257), ("Llama 2", 32_000), ("Llama 3", 128_256))
+        )
+        raise UserError(f"vocab_size is missing, and it matters: {sizes} parameters; give one")
+    title = f"Decoder of {shape.n_layer} layers, {shape.n_embd:,} wide, {short(count)} parameters"
     source = f"your flags, and {kind.title()}'s blocks: RMSNorm, SwiGLU, no biases, untied output"
-    return Published(title, source, shape, count_parameters(shape))
+    return Published(title, source, shape, count)

@@ -1,14 +1,12 @@
 """Model the links of a cluster: those between devices, and those between machines."""
 
 import math
-from dataclasses import dataclass, field, fields, replace
-from typing import Literal
+from dataclasses import dataclass, field, replace
 
 from cs336_lib.accounting import require_choice
 from cs336_lib.config import UserError
 from cs336_lib.system.datasheets import LINKS, Device, Link
 
-Collective = Literal["ring", "all-to-all"]
 UNUSED = Link("unused", math.inf, "a cluster this small has no such link")
 
 
@@ -16,30 +14,34 @@ UNUSED = Link("unused", math.inf, "a cluster this small has no such link")
 class Efficiency:
     """Fractions of a datasheet's speeds that a well-written program reaches.
 
-    `tools.fit_simulator` fits the defaults to the published steps of data/layouts.json that aren't
-    held out. docs/published_runs.md has their errors.
+    `tools.fit_simulator` fits the defaults to the published steps of data/layouts.json, but for
+    `hopper_attention`, `outer` and `async_tensor`. docs/published_runs.md has their errors.
 
     Attributes:
         matmul: Fraction of the peak FLOP/s in large matmuls.
         hopper: Further fraction on an H100, H200 or H800, whose clock falls under full load.
-        attention: Fraction of the peak FLOP/s in fused attention, relative to `matmul`.
+        attention: Fraction of the peak FLOP/s in fused attention.
+        hopper_attention: Further fraction of it on these. FlashAttention-2 reaches 35% of an H100's
+            peak, and 70% of an A100's (Shah et al. 2024, FlashAttention-3, section 1).
         memory: Fraction of the memory bandwidth in elementwise operations.
         inner: Fraction of the bandwidth between the devices of a machine.
-        outer: Fraction of the bandwidth between machines.
+        outer: Fraction of the bandwidth between machines, as measured for large messages.
         overlap: Fraction of the passes during which gradients and weights travel for free.
-        async_tensor: Fraction of the sums of tensor parallelism that async TP hides. It isn't
-            fitted: torchtitan's benchmarks/asyncTP_llama3_h100_2025-06_torchtitan.md has 9% and
-            10% more tokens/s with it, and without it a third of a simulated step are sums.
+        async_tensor: Fraction of the sums of tensor parallelism that async TP hides (torchtitan,
+            benchmarks/asyncTP_llama3_h100_2025-06_torchtitan.md).
+        hop: Seconds for each machine that a layer's weights or gradients pass through.
     """
 
-    matmul: float = 0.72
-    hopper: float = 0.84
-    attention: float = 0.35
-    memory: float = 1.0
+    matmul: float = 0.67
+    hopper: float = 0.9
+    attention: float = 0.4
+    hopper_attention: float = 0.5
+    memory: float = 0.8
     inner: float = 0.4
-    outer: float = 0.95
-    overlap: float = 0.65
+    outer: float = 0.9
+    overlap: float = 0.8
     async_tensor: float = 0.3
+    hop: float = 1.2e-4
 
 
 @dataclass(frozen=True)
@@ -47,8 +49,7 @@ class Cluster:
     """Devices and the links between them.
 
     Neighbors in numbering are near each other: tensor parallelism has consecutive devices, then
-    come context, data and pipeline parallelism, as in Megatron-LM. Only bandwidths count here, and
-    no latencies.
+    come context, data and pipeline parallelism, as in Megatron-LM.
 
     Attributes:
         device: Datasheet of a device.
@@ -69,16 +70,36 @@ class Cluster:
     @property
     def ideal(self) -> "Cluster":
         """The same cluster, whose programs reach the speeds of the datasheets."""
-        return replace(self, efficiency=Efficiency(*[1.0] * len(fields(Efficiency))))
+        return replace(self, efficiency=Efficiency(1, 1, 1, 1, 1, 1, 1, 1, 1, hop=0))
+
+    @property
+    def is_hopper(self) -> bool:
+        """Whether the devices are Hoppers."""
+        return any(name in self.device.name for name in ("H100", "H200", "H800"))
+
+    @property
+    def peak(self) -> float:
+        """Peak FLOP/s in bf16, or in fp16 on a device that has no bf16."""
+        return self.device.peak_flops.get("bf16") or self.device.peak_flops["fp16"]
 
     @property
     def matmul_speed(self) -> float:
         """FLOP/s that a device reaches in large matmuls."""
-        is_hopper = any(name in self.device.name for name in ("H100", "H200", "H800"))
-        fraction = self.efficiency.matmul * (self.efficiency.hopper if is_hopper else 1)
-        return self.device.peak_flops["bf16"] * fraction
+        further = self.efficiency.hopper if self.is_hopper else self.device.sustained
+        return self.peak * self.efficiency.matmul * further
 
-    def bandwidth(self, size: int, stride: int = 1, collective: Collective = "ring") -> float:
+    @property
+    def attention_speed(self) -> float:
+        """FLOP/s that a device reaches in fused attention."""
+        further = self.efficiency.hopper_attention if self.is_hopper else self.device.sustained
+        return self.peak * self.efficiency.attention * further
+
+    @property
+    def memory_speed(self) -> float:
+        """Bytes per second that elementwise operators read and write."""
+        return self.device.bandwidth * self.efficiency.memory
+
+    def bandwidth(self, size: int, stride: int = 1, *, to_all: bool = False) -> float:
         """Return the bytes per second that a device sends in a collective over a group.
 
         All other groups of the same kind send at the same time, as they do in training. A ring
@@ -91,7 +112,7 @@ class Cluster:
             size: Number of devices in a group.
             stride: Distance between them. A group of 8 with stride 8 has one device in each of 8
                 machines.
-            collective: "ring" for an all-reduce, all-gather, reduce-scatter or pipeline.
+            to_all: Whether each device sends to all others, and not around a ring.
 
         Example:
             With 8 cards of 50 GB/s, a ring over all devices (stride 1) has 400 GB/s between
@@ -99,19 +120,22 @@ class Cluster:
         """
         inner = self.inner.bandwidth * self.efficiency.inner
         up = self.cards * self.outer.bandwidth * self.efficiency.outer
-        near = min(size, max(1, self.machine // stride))  # of a group, in one machine
-        speeds = []
-        if collective == "ring":
-            if near > 1:
-                speeds.append(inner)
-            if size * stride > self.machine:
-                speeds.append(up / min(self.machine, stride))
-        else:
-            if near > 1:
-                speeds.append(inner * (size - 1) / (near - 1))
-            if size > near:
-                speeds.append(up / self.machine * (size - 1) / (size - near))
+        near = self.near(size, stride)
+        speeds = [inner * (size - 1) / (near - 1) if to_all else inner] if near > 1 else []
+        if to_all and size > near:
+            speeds.append(up / self.machine * (size - 1) / (size - near))
+        elif size > near:
+            speeds.append(up / min(self.machine, stride))
         return min(speeds, default=inner)
+
+    def near(self, size: int, stride: int) -> int:
+        """Return how many devices of a group are in one machine."""
+        return min(size, max(1, self.machine // stride))
+
+    def latency(self, size: int, stride: int) -> float:
+        """Return the seconds for which a collective of one layer waits, however few its bytes."""
+        near = self.near(size, stride)
+        return self.efficiency.hop * math.ceil(size / near) if size > near else 0.0
 
 
 def cluster_of(
@@ -129,15 +153,16 @@ def cluster_of(
         UserError: If a name is unknown, or a link is needed, and neither given nor known.
     """
     usual = device.links
-    names = {
-        "inner": usual.inner if inner is None else inner,
-        "outer": usual.outer if outer is None else outer,
-    }
-    for flag, fewest in (("inner", 2), ("outer", usual.machine + 1)):
-        if (name := names[flag]) is not None:
+    links = []
+    for flag, name, fewest in (
+        ("inner", inner or usual.inner, 2),
+        ("outer", outer or usual.outer, usual.machine + 1),
+    ):
+        if name is not None:
             require_choice(flag, name, LINKS)
         elif devices == 0 or devices >= fewest:
             known = f"no {flag} link of the {device.name} is known"
             raise UserError(f"{known}; name one of {', '.join(LINKS)} with --{flag}")
-    near, far = (LINKS[name] if name else UNUSED for name in names.values())
+        links.append(LINKS[name] if name else UNUSED)
+    near, far = links
     return Cluster(device, near, far, machine=usual.machine, cards=usual.machine)

@@ -1,16 +1,15 @@
-"""Simulate a training step on a cluster, event by event."""
+"""Simulate a training step on a cluster, and how often a long run fails."""
 
 import math
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from cs336_lib import accounting
 from cs336_lib.accounting import Architecture
 from cs336_lib.bill import traffic
-from cs336_lib.bill.memory import Recompute, again, peak
+from cs336_lib.bill.memory import RECOMPUTE, Recompute, again, peak
 from cs336_lib.bill.network import Cluster as Cluster
 from cs336_lib.bill.network import Efficiency as Efficiency
 from cs336_lib.bill.traffic import Layout
@@ -41,12 +40,17 @@ class Workload:
     overlap: bool = True
     async_tensor: bool = False
 
+    @property
+    def tokens(self) -> float:
+        """Tokens of a micro-batch on one device."""
+        return self.layout.micro_batch * self.seq / self.layout.cp
+
 
 class Pass(NamedTuple):
     """Seconds of a pass of one micro-batch, by what the device does.
 
     Attributes:
-        matrices: Matmuls with weights.
+        matmuls: Matmuls with weights.
         attention: Matmuls of queries, keys and values.
         elementwise: Operators that are limited by the memory bandwidth.
         tensor: Waiting for the sums of tensor parallelism.
@@ -54,7 +58,7 @@ class Pass(NamedTuple):
         context: Waiting for the keys and values of other parts of the sequence.
     """
 
-    matrices: float = 0.0
+    matmuls: float = 0.0
     attention: float = 0.0
     elementwise: float = 0.0
     tensor: float = 0.0
@@ -70,37 +74,36 @@ class Pass(NamedTuple):
         return Pass(*map(sum, zip(self, other, strict=True)))
 
 
-# Reads and writes of numbers of the residual stream's width in a block's forward pass: two norms
-# (read, write), two residual sums (two reads, write), and casts and layouts of attention's inputs.
-RESIDUAL_ACCESSES, INNER_ACCESSES = 12, 5  # and around the MLP's inner activation, and q, k, v
+# How often a block's forward pass reads or writes a number, in programs with fused operators: the
+# residual stream in two norms and two sums, and queries, keys, values and the MLP's inner width.
+RESIDUAL_ACCESSES, INNER_ACCESSES = 10, 1
 SCORE_ACCESSES = 7  # scale, mask, softmax and dropout of stored scores, and their matmuls
-LOGIT_BYTES = 12  # a logit is written in bf16, and its fp32 softmax is written and read
+LOGIT_BYTES = 4  # a logit is written in bf16, and read by a fused loss
 UPDATE_BYTES = 30  # AdamW reads and writes fp32 weights and moments, and writes bf16 weights
 
 
-def computing_pass(work: Workload, cluster: Cluster) -> Pass:
+def computing(work: Workload, cluster: Cluster) -> Pass:
     """Return the seconds in which the forward pass of one block computes, for one micro-batch."""
-    a, layout, speed = work.architecture, work.layout, cluster.efficiency
-    tokens = layout.micro_batch * work.seq / layout.cp
+    a, tp = work.architecture, work.layout.tp
+    kind: accounting.Convention = "causal" if work.fused_attention else "palm"
+    scores = accounting.attention_flops(a, work.seq, kind) / a.n_layer
     matrices = accounting.matmul_parameters(a) - a.vocab_size * a.n_embd
-    computed: accounting.Convention = "causal" if work.fused_attention else "palm"
-    scores = accounting.attention_flops(a, work.seq, computed) / a.n_layer
-    kernel = speed.attention if work.fused_attention else 1.0
-    width = a.n_head * a.qk_dim + 2 * a.n_kv_head * a.head_dim + 3 * inner_width(a)
-    split = layout.tp if work.sequence else 1
-    values = RESIDUAL_ACCESSES * a.n_embd / split + INNER_ACCESSES / 2 * width / layout.tp
+    experts = (a.n_active + a.n_shared) * a.expert_width
+    inner = (a.dense_layers * a.mlp_width + a.expert_layers * experts) / a.n_layer
+    width = a.n_head * a.qk_dim + 2 * a.n_kv_head * a.head_dim + 3 * inner
+    values = RESIDUAL_ACCESSES * a.n_embd / (tp if work.sequence else 1)
+    values += INNER_ACCESSES * width / tp
     if not work.fused_attention:
-        values += SCORE_ACCESSES * a.n_head * work.seq / layout.tp
-    moved = traffic.LOW * tokens * values
-    flop = tokens / layout.tp / cluster.matmul_speed  # seconds for one FLOP per token
+        values += SCORE_ACCESSES * a.n_head * work.seq / tp
+    speed = cluster.attention_speed if work.fused_attention else cluster.matmul_speed
     return Pass(
-        matrices=flop * 2 * matrices / a.n_layer,
-        attention=flop * scores / kernel,
-        elementwise=moved / (cluster.device.bandwidth * speed.memory),
+        work.tokens / tp * 2 * matrices / a.n_layer / cluster.matmul_speed,
+        work.tokens / tp * scores / speed,
+        work.tokens * traffic.LOW * values / cluster.memory_speed,
     )
 
 
-def waiting_pass(work: Workload, cluster: Cluster, computing: Pass, pairs: int = 1) -> Pass:
+def waiting(work: Workload, cluster: Cluster, found: Pass, pairs: int = 1) -> Pass:
     """Return the seconds that a pass of one block waits for other devices.
 
     The way to experts and back can't overlap in one pass, and the sums of tensor parallelism only
@@ -111,242 +114,94 @@ def waiting_pass(work: Workload, cluster: Cluster, computing: Pass, pairs: int =
     Args:
         work: The model and its layout.
         cluster: The devices and links.
-        computing: What the pass computes.
+        found: What the pass computes.
         pairs: How often keys and values travel: once forward, and twice backward with their
             gradients.
     """
     a, layout = work.architecture, work.layout
-    hides = cluster.efficiency.overlap * (computing.matrices + computing.attention)
-    tokens = layout.micro_batch * work.seq / layout.cp
-    residual = traffic.LOW * tokens * a.n_embd
-    sums = 2 * traffic.all_reduce_bytes(residual, layout.tp) / cluster.bandwidth(layout.tp)
-    many = a.n_group and layout.tp * layout.ep > cluster.machine
-    copies = min(a.n_active, a.n_group) if many else a.n_active
-    chosen = copies * residual / layout.tp * a.expert_layers / a.n_layer
-    experts = 2 * traffic.all_gather_bytes(chosen, layout.ep)
-    pair = traffic.LOW * tokens * traffic.kv_width(a)
-    others = pairs * (layout.cp - 1) * pair / layout.tp
+    hides = cluster.efficiency.overlap * (found.matmuls + found.attention)
+    grouped = a.n_group and layout.tp * layout.ep > cluster.machine
+    copies = min(a.n_active, a.n_group) if grouped else a.n_active
+    sent = traffic.block_bytes(a, layout, work.seq, copies)
+    sums = sent.tensor / cluster.bandwidth(layout.tp)
+    others = pairs * sent.context / cluster.bandwidth(layout.cp, layout.tp)
     return Pass(
         tensor=sums - work.async_tensor * cluster.efficiency.async_tensor * min(sums, hides),
-        expert=experts / cluster.bandwidth(layout.ep, layout.tp, "all-to-all"),
-        context=max(0.0, others / cluster.bandwidth(layout.cp, layout.tp) - hides),
+        expert=sent.expert / cluster.bandwidth(layout.ep, layout.tp, to_all=True),
+        context=max(0.0, others - hides),
     )
 
 
-def inner_width(a: Architecture) -> float:
-    """Return the mean inner width of a layer's MLPs that one token meets."""
-    experts = (a.n_active + a.n_shared) * a.expert_width
-    return (a.dense_layers * a.mlp_width + a.expert_layers * experts) / a.n_layer
-
-
-def layers_of(n_layer: int, places: int) -> list[int]:
-    """Return the layers in each chunk of the model, with fewer at its ends.
-
-    The ends also have the embedding and the output matrix.
-    """
-    layers, more = divmod(n_layer, places)
-    first = (places - more) // 2
-    return [layers + (first <= place < first + more) for place in range(places)]
-
-
-class LayerPasses(NamedTuple):
-    """Passes of a layer and of the output matrix."""
+class Passes(NamedTuple):
+    """Forward and backward passes of a layer, and forward pass of the output matrix."""
 
     forward: Pass
     backward: Pass
     output: Pass
-    output_back: Pass
 
 
-def layer_passes(work: Workload, cluster: Cluster) -> LayerPasses:
+def passes(work: Workload, cluster: Cluster) -> Passes:
     """Return the passes of a layer and of the output matrix for one micro-batch.
 
     The backward pass computes gradients of inputs and of weights. Sums and experts wait in it as
-    often as in the forward pass. Keys and values travel again, and so do their gradients.
+    often as in the forward pass. Full recomputation also repeats the waiting.
     """
-    a, layout = work.architecture, work.layout
-    computing = computing_pass(work, cluster)
-    forward = computing.plus(waiting_pass(work, cluster, computing))
-    repeated = forward if work.recompute == "full" else repeated_pass(work, cluster, computing)
-    gradients = computing.times(2)
-    backward = gradients.plus(waiting_pass(work, cluster, gradients, pairs=2)).plus(repeated)
-    tokens = layout.micro_batch * work.seq / layout.cp
-    moved = LOGIT_BYTES * tokens * a.vocab_size / layout.tp
-    output = Pass(
-        2 * tokens * a.n_embd * a.vocab_size / layout.tp / cluster.matmul_speed,
-        elementwise=moved / (cluster.device.bandwidth * cluster.efficiency.memory),
-    )
-    return LayerPasses(forward, backward, output, output.times(2))
-
-
-def repeated_pass(work: Workload, cluster: Cluster, computing: Pass) -> Pass:
-    """Return what the backward pass of a block computes again, if it keeps the sums."""
+    a, tp = work.architecture, work.layout.tp
+    once = computing(work, cluster)
+    forward = once.plus(waiting(work, cluster, once))
     repeats = again(work.recompute, "flash" if work.fused_attention else "eager")
-    elementwise = computing.elementwise
+    elementwise = once.elementwise
     if not repeats.elementwise:  # only that of stored scores
-        fused = computing_pass(replace(work, fused_attention=True), cluster)
+        fused = computing(replace(work, fused_attention=True), cluster)
         elementwise = (elementwise - fused.elementwise) * repeats.attention
-    return Pass(
-        computing.matrices * repeats.matrices, computing.attention * repeats.attention, elementwise
+    repeated = Pass(
+        once.matmuls * repeats.matrices, once.attention * repeats.attention, elementwise
     )
+    twice = once.times(2)
+    backward = twice.plus(waiting(work, cluster, twice, pairs=2))
+    output = Pass(
+        2 * work.tokens * a.n_embd * a.vocab_size / tp / cluster.matmul_speed,
+        elementwise=LOGIT_BYTES * work.tokens * a.vocab_size / tp / cluster.memory_speed,
+    )
+    return Passes(forward, backward.plus(forward if work.recompute == "full" else repeated), output)
 
 
-Kind = Literal["forward", "backward"]
+def idle_seconds(work: Workload, cluster: Cluster, found: Passes) -> float:
+    """Return the seconds of a step for which a pipeline's stage has nothing to do.
 
-
-class Operation(NamedTuple):
-    """A pass of one micro-batch through one chunk of a stage."""
-
-    kind: Kind
-    micro_batch: int
-    chunk: int
-
-
-def order(layout: Layout, stage: int) -> Iterator[Operation]:
-    """Yield the passes of a stage in the order of its schedule.
-
-    1F1B and its interleaved form follow Narayanan et al. (2021, section 2.2). Interleaving needs a
-    multiple of `pp` micro-batches.
+    A stage waits for the others' first and last micro-batch, (pp - 1) / chunks of its own work on
+    one (Narayanan et al. 2021, section 2.2), and for the slowest stage in every micro-batch. The
+    first and the last stage have fewer layers, because they have the embedding and the output.
     """
-    total = layout.micro_batches * layout.chunks
-
-    def operation(number: int, kind: Kind) -> Operation:
-        if layout.chunks == 1:
-            return Operation(kind, number, 0)
-        group, place = divmod(number, layout.pp * layout.chunks)
-        chunk, within = divmod(place, layout.pp)
-        chunk = chunk if kind == "forward" else layout.chunks - 1 - chunk
-        return Operation(kind, group * layout.pp + within, chunk)
-
-    ahead = layout.pp - stage - 1
-    if layout.chunks > 1:
-        ahead = 2 * ahead + (layout.chunks - 1) * layout.pp
-    ahead = total if layout.schedule == "gpipe" else min(ahead, total)
-    for number in range(ahead):
-        yield operation(number, "forward")
-    for number in range(ahead, total):
-        yield operation(number, "forward")
-        yield operation(number - ahead, "backward")
-    for number in range(total - ahead, total):
-        yield operation(number, "backward")
-
-
-def pass_seconds(work: Workload, cluster: Cluster) -> dict[Kind, list[float]]:
-    """Return the seconds of each kind of pass through each chunk of the model."""
-    forward, backward, output, output_back = map(sum, layer_passes(work, cluster))
-    return {
-        "forward": at_places(work, forward, output),
-        "backward": at_places(work, backward, output_back),
-    }
-
-
-def at_places(work: Workload, layer: float, output: float) -> list[float]:
-    """Return the seconds of each chunk from those of a layer and of the output matrix."""
-    layers = layers_of(work.architecture.n_layer, work.layout.pp * work.layout.chunks)
-    seconds = [count * layer for count in layers]
-    seconds[-1] += output
-    return seconds
-
-
-class Event(NamedTuple):
-    """A pass on a stage, from its start to its end in seconds."""
-
-    stage: int
-    operation: Operation
-    start: float
-    end: float
-
-
-def pipeline_events(work: Workload, cluster: Cluster) -> Iterator[Event]:
-    """Run the passes of a step on all stages, and yield them in an order in which they can start.
-
-    A pass starts when its stage is free and its input has arrived.
-    """
-    layout, seconds = work.layout, pass_seconds(work, cluster)
-    residual = traffic.LOW * layout.micro_batch * work.seq / layout.cp
-    residual *= work.architecture.n_embd / layout.tp
-    apart = layout.tp * layout.cp * layout.dp  # devices from a stage to the next
-    hop = residual / cluster.bandwidth(layout.pp, apart) if layout.pp > 1 else 0.0
-    last = layout.pp * layout.chunks - 1
-    ended: dict[tuple[Kind, int, int], float] = {}  # by pass, micro-batch and place in the model
-
-    def arrival(kind: Kind, number: int, place: int) -> float | None:
-        if kind == "forward" and place == 0:
-            return 0.0
-        if kind == "backward" and place == last:
-            return ended.get(("forward", number, place))
-        sent = ended.get((kind, number, place - 1 if kind == "forward" else place + 1))
-        return None if sent is None else sent + hop
-
-    queues = [deque(order(layout, stage)) for stage in range(layout.pp)]
-    free = [0.0] * layout.pp
-    while any(queues):
-        for stage, queue in enumerate(queues):
-            while queue:
-                kind, number, chunk = queue[0]
-                place = chunk * layout.pp + stage
-                ready = arrival(kind, number, place)
-                if ready is None:
-                    break
-                start = max(free[stage], ready)
-                free[stage] = ended[kind, number, place] = start + seconds[kind][place]
-                yield Event(stage, queue.popleft(), start, free[stage])
-
-
-def pipeline_seconds(work: Workload, cluster: Cluster) -> float:
-    """Return when the last pass of a step ends.
-
-    A long step repeats itself: after its first 2 `pp` micro-batches, each further `pp` of them take
-    equally long. So we run no more than 4 `pp`.
-    """
-    layout = work.layout
-
-    def ends(passes: int) -> float:
-        shorter = replace(work, layout=replace(layout, micro_batches=passes))
-        return max(event.end for event in pipeline_events(shorter, cluster))
-
-    groups, left = divmod(layout.micro_batches, layout.pp)
-    if groups <= 3:
-        return ends(layout.micro_batches)
-    start = ends(2 * layout.pp + left)
-    return start + (groups - 2) * (ends(3 * layout.pp + left) - start)
-
-
-def dualpipe_seconds(work: Workload, cluster: Cluster) -> float:
-    """Return the seconds of a step with DualPipe, for the slowest device.
-
-    A device has a stage of each half of the model, and the micro-batches enter from both ends. It
-    runs forward passes of one stage together with backward passes of the other, so that each
-    computes while tokens of the other travel to experts. `pp` passes of each kind remain alone.
-    The idle time is that of DeepSeek-AI (2024, table 2).
-    """
-    pp, total = work.layout.pp, work.layout.micro_batches
-    found, layers = layer_passes(work, cluster), layers_of(work.architecture.n_layer, pp)
-    travel = found.forward.expert + found.backward.expert  # of a layer
-    slowest = 0.0
-    # The gradient of a matrix takes as long as its product.
-    gradients = at_places(work, found.forward.matrices, found.output.matrices)
-    places = (*pass_seconds(work, cluster).values(), gradients)
-    for stage in range(pp // 2):
-        pair = (stage, pp - 1 - stage)
-        forward, backward, weights = (sum(seconds[one] for one in pair) / 2 for seconds in places)
-        travels = travel * sum(layers[one] for one in pair) / 2
-        both = max(forward + backward - travels, travels)
-        idle = (pp / 2 - 1) * (both + backward - 3 * weights)
-        slowest = max(slowest, (total - pp) * both + pp * (forward + backward) + idle)
-    return slowest
+    layout, layers = work.layout, work.architecture.n_layer
+    if layout.pp == 1:
+        return 0.0
+    layer, output = sum(found.forward) + sum(found.backward), 3 * sum(found.output)
+    mean = (layers * layer + output) / layout.pp
+    fewest, more = divmod(layers, layout.pp)
+    slowest = max((fewest + (more > 0)) * layer, fewest * layer + output)
+    residual = traffic.LOW * work.tokens * work.architecture.n_embd / layout.tp
+    hop = residual / cluster.bandwidth(layout.pp, layout.tp * layout.cp * layout.dp)
+    bubble = (layout.pp - 1) * (mean / layout.chunks + 2 * hop)
+    return bubble + layout.micro_batches * (slowest - mean)
 
 
 def data_seconds(work: Workload, cluster: Cluster) -> tuple[float, float]:
     """Return the seconds in which weights and gradients travel in a step, by pass.
 
-    The first are those of the forward passes, and the second those of the backward passes.
+    The first are those of the forward passes, and the second those of the backward passes. Each
+    layer has its own collective, which also takes time for each machine on its way.
     """
-    forward = backward = 0.0
-    for of in traffic.replicas(work.architecture, work.layout):
-        speed = cluster.bandwidth(of.size, of.stride)
-        weights, gradients = traffic.pass_bytes(work.layout, of)
-        forward, backward = forward + weights / speed, backward + gradients / speed
+    layout, forward, backward = work.layout, 0.0, 0.0
+    layers = work.architecture.n_layer / layout.pp
+    times = layout.micro_batches if layout.zero == 3 else 1
+    for of in traffic.replicas(work.architecture, layout):
+        if of.parameters:
+            speed, latency = cluster.bandwidth(of.size, of.stride), cluster.latency(*of[2:])
+            latency *= layers * times if of.gathered else 1
+            weights, gradients = traffic.pass_bytes(layout, of)
+            forward += weights / speed + (latency if weights else 0)
+            backward += gradients / speed + latency * (2 if layout.zero == 3 else 1)
     return forward, backward
 
 
@@ -358,22 +213,32 @@ def hiding_seconds(work: Workload, cluster: Cluster) -> tuple[float, float]:
     """
     if not work.overlap:
         return 0.0, 0.0
-    layout, found = work.layout, layer_passes(work, cluster)
-    layers = work.architecture.n_layer
+    layout, found, layers = work.layout, passes(work, cluster), work.architecture.n_layer
     forward = sum(found.forward) * layers + sum(found.output)
-    backward = sum(found.backward) * layers + sum(found.output_back)
+    backward = sum(found.backward) * layers + 2 * sum(found.output)
     free = cluster.efficiency.overlap / layout.pp
-    passes = layout.micro_batches
     return (
-        free * forward * (passes if layout.zero == 3 else 1),
-        free * backward * (passes if layout.zero >= 2 else 1),
+        free * forward * (layout.micro_batches if layout.zero == 3 else 1),
+        free * backward * (layout.micro_batches if layout.zero >= 2 else 1),
     )
 
 
-def exposed_seconds(work: Workload, cluster: Cluster) -> float:
-    """Return the seconds of a step in which devices only wait for weights and gradients."""
-    sent, free = data_seconds(work, cluster), hiding_seconds(work, cluster)
-    return sum(max(0.0, a - b) for a, b in zip(sent, free, strict=True))
+def data_limit(work: Workload, cluster: Cluster) -> float:
+    """Return the fewest tokens of a device in a micro-batch at which data parallelism hides.
+
+    DDP all-reduces 8 bytes per parameter, and computes 4 FLOPs per parameter and token backward.
+    It hides if 8 / B <= 4 tokens / F, so from 2 F / B tokens on. ZeRO-1 sends 4 bytes backward, and
+    2 bytes in a forward pass of 2 FLOPs, so F / B tokens are enough. FSDP sends 2 + 4 bytes in each
+    backward pass, so each micro-batch needs 1.5 F / B tokens.
+
+    F is the FLOP/s of a device, and B the bytes per second of its collective. The passes are those
+    of `simulate`, which also have attention and elementwise operators.
+
+    Returns:
+        Tokens, or infinity without `work.overlap`.
+    """
+    pairs = zip(data_seconds(work, cluster), hiding_seconds(work, cluster), strict=True)
+    return work.tokens * max(sent / free if free else math.inf * bool(sent) for sent, free in pairs)
 
 
 @dataclass(frozen=True)
@@ -397,13 +262,13 @@ class Step:
         return sum(self.parts.values())
 
 
-# Stated over simulated seconds of a step, for the middle 8 of 10 papers. Each was left out of the
-# fit of the constants before its own steps were simulated (python -m tools.fit_simulator).
-SPREAD = (0.82, 1.24)
+# Stated over simulated seconds of a step: the 5th and 95th percentile, rounded outward, if each
+# source counts equally. Each was left out of the fit before its own steps were simulated.
+SPREAD = (0.8, 1.25)
 
 
 def interval_of(seconds: float) -> tuple[float, float]:
-    """Return how long a simulated step may really take, judged by papers that weren't fitted."""
+    """Return how long a simulated step may really take, judged by sources that weren't fitted."""
     return SPREAD[0] * seconds, SPREAD[1] * seconds
 
 
@@ -413,36 +278,20 @@ def simulate(work: Workload, cluster: Cluster) -> Step:
     Raises:
         UserError: If the model doesn't fit the layout.
     """
-    a, layout, speed = work.architecture, work.layout, cluster.efficiency
+    a, layout = work.architecture, work.layout
     traffic.require_fit(a, layout, work.seq)
-    forward, backward, output, output_back = layer_passes(work, cluster)
-    busy = forward.plus(backward).times(a.n_layer).plus(output).plus(output_back)
-    busy = busy.times(layout.micro_batches / layout.pp)
-    if layout.schedule == "dualpipe":
-        hidden = min(busy.expert, sum(busy) - busy.expert) * (1 - layout.pp / layout.micro_batches)
-        busy = busy._replace(expert=busy.expert - hidden)
-        idle = dualpipe_seconds(work, cluster) - sum(busy)
-    else:
-        idle = pipeline_seconds(work, cluster) - sum(busy)
-    parameters = sum(traffic.layer_parameters(a, layout))
-    parameters += a.vocab_size * a.n_embd / layout.tp
+    found = passes(work, cluster)
+    busy = found.forward.plus(found.backward).times(a.n_layer).plus(found.output.times(3))
+    parts = busy.times(layout.micro_batches / layout.pp)._asdict()
+    parts["matmuls"] += parts.pop("attention")
+    sent, free = data_seconds(work, cluster), hiding_seconds(work, cluster)
+    parameters = sum(traffic.layer_parameters(a, layout)) + a.vocab_size * a.n_embd / layout.tp
     held = parameters / (layout.dp * layout.cp if layout.zero else 1)
-    parts = {
-        "matmuls": busy.matrices + busy.attention,
-        "elementwise": busy.elementwise,
-        "tensor": busy.tensor,
-        "expert": busy.expert,
-        "context": busy.context,
-        "pipeline": idle if idle > 1e-9 * sum(busy) else 0.0,  # less is rounding
-        "data": exposed_seconds(work, cluster),
-        "update": UPDATE_BYTES * held / (cluster.device.bandwidth * speed.memory),
-    }
+    parts["pipeline"] = idle_seconds(work, cluster, found)
+    parts["data"] = sum(max(0.0, a - b) for a, b in zip(sent, free, strict=True))
+    parts["update"] = UPDATE_BYTES * held / cluster.memory_speed
     flops = layout.batch * work.seq * accounting.train_flops_per_token(a, work.seq)
-    peak = layout.devices * cluster.device.peak_flops["bf16"]
-    return Step(parts, flops / (sum(parts.values()) * peak))
-
-
-# Memory of a device
+    return Step(parts, flops / (sum(parts.values()) * layout.devices * cluster.peak))
 
 
 def memory(work: Workload) -> dict[str, float]:
@@ -457,83 +306,33 @@ def memory(work: Workload) -> dict[str, float]:
     )
 
 
-# Failures
-
 # Llama 3 405B had 419 unexpected interruptions in 54 days on 16,384 H100s (Llama team 2024,
 # section 3.3.4).
 FAILURES_PER_DEVICE_HOUR = 419 / (54 * 24 * 16384)
 
 
-def best_interval(devices: int, save: float, rate: float = FAILURES_PER_DEVICE_HOUR) -> float:
+def between_failures(devices: int) -> float:
+    """Return the mean seconds from a failure to the next."""
+    return 3600 / (FAILURES_PER_DEVICE_HOUR * devices)
+
+
+def best_interval(devices: int, save: float) -> float:
     """Return the seconds between checkpoints that lose least time (Young 1974).
 
     Args:
         devices: Number of devices.
         save: Seconds that writing a checkpoint stops the run.
-        rate: Failures per device and hour.
     """
-    return (2 * save * 3600 / (rate * devices)) ** 0.5
+    return (2 * save * between_failures(devices)) ** 0.5
 
 
-def goodput(
-    devices: int,
-    save: float,
-    restart: float,
-    interval: float,
-    rate: float = FAILURES_PER_DEVICE_HOUR,
-) -> float:
+def goodput(devices: int, save: float, restart: float, interval: float) -> float:
     """Return the share of the time in which a run makes progress that lasts.
 
     Each failure costs a restart and on average half the time since the last checkpoint.
     """
-    between = 3600 / (rate * devices)  # seconds from a failure to the next
-    lost = save / interval + (restart + interval / 2) / between
+    lost = save / interval + (restart + interval / 2) / between_failures(devices)
     return 1 / (1 + lost)
-
-
-def candidates(
-    work: Workload, cluster: Cluster, devices: int, batch: int, fixed: Mapping[str, Any]
-) -> Iterator[Workload]:
-    """Yield the layouts of a model on a number of devices that fit into memory.
-
-    Args:
-        work: The model. Its layout and recomputation are replaced.
-        cluster: The devices.
-        devices: Number of devices.
-        batch: Sequences in a step.
-        fixed: Fields of `Layout` and `recompute` that every layout has.
-    """
-    a, cp, schedule = work.architecture, fixed.get("cp", 1), fixed.get("schedule", "1f1b")
-
-    def tried(name: str, usual: Iterable[Any]) -> list[Any]:
-        return [fixed[name]] if name in fixed else list(usual)
-
-    stages = range(1, min(64, a.n_layer) + 1)
-    for tp, pp in product(tried("tp", (1, 2, 4, 8)), tried("pp", stages)):
-        dp, left = divmod(devices, tp * pp * cp)
-        if left or batch % dp or dp != fixed.get("dp", dp):
-            continue
-        spread = math.gcd(max(1, a.n_expert), dp)  # the most devices that share the experts
-        for size, chunks, zero, ep in product(
-            tried("micro_batch", (1, 2, 4)),
-            tried("chunks", (1, 2, 4)),
-            tried("zero", (1, 3) if pp == 1 else (1,)),
-            tried("ep", sorted({min(spread, 8), spread})),
-        ):
-            if batch // dp % size or chunks > 1 == pp or pp * chunks > a.n_layer:
-                continue
-            layout = Layout(
-                dp=dp, tp=tp, pp=pp, cp=cp, ep=ep, zero=zero, micro_batch=size, chunks=chunks,
-                micro_batches=batch // dp // size,
-                schedule=traffic.schedule_of(schedule, chunks),
-            )  # fmt: skip
-            if traffic.misfit(a, layout, work.seq):
-                continue
-            for recompute in tried("recompute", ("none", "selective", "full")):
-                candidate = replace(work, layout=layout, recompute=recompute)
-                if sum(memory(candidate).values()) <= 0.9 * cluster.device.memory:
-                    yield candidate
-                    break  # recomputing more is slower
 
 
 def sweep(
@@ -543,9 +342,43 @@ def sweep(
     batch: int,
     fixed: Mapping[str, Any] | None = None,
 ) -> list[tuple[Workload, Step]]:
-    """Return the layouts that fit with their steps, the fastest first.
+    """Return the layouts that fit into memory with their steps, the fastest first.
 
-    The arguments are those of `candidates`.
+    Args:
+        work: The model. Its layout and recomputation are replaced.
+        cluster: The devices.
+        devices: Number of devices.
+        batch: Sequences in a step.
+        fixed: Fields of `Layout` and `recompute` that every layout has.
     """
-    tried = candidates(work, cluster, devices, batch, fixed or {})
-    return sorted(((w, simulate(w, cluster)) for w in tried), key=lambda pair: pair[1].seconds)
+    a, fixed = work.architecture, fixed or {}
+    tried: dict[str, Iterable[Any]] = {
+        "tp": (1, 2, 4, 8),
+        "pp": range(1, min(64, a.n_layer) + 1),
+        "cp": (1,),
+        "micro_batch": (1, 2, 4),
+        "chunks": (1, 2, 4),
+        "zero": (1, 3),
+        "ep": sorted({math.gcd(max(1, a.n_expert), 2**k) for k in range(8)}),
+    }
+    tried |= {name: (fixed[name],) for name in tried.keys() & fixed.keys()}
+    found = []
+    for values in product(*tried.values()):
+        one = dict(zip(tried, values, strict=True))
+        tp, pp, chunks, size = one["tp"], one["pp"], one["chunks"], one["micro_batch"]
+        dp, left = divmod(devices, tp * pp * one["cp"])
+        if left or batch % (dp * size) or dp != fixed.get("dp", dp):
+            continue
+        if chunks > 1 == pp or pp * chunks > a.n_layer:
+            continue
+        if one["zero"] == 3 and pp > 1 and "zero" not in fixed:  # gathers in each micro-batch
+            continue
+        layout = Layout(dp=dp, micro_batches=batch // dp // size, **one)
+        if traffic.misfit(a, layout, work.seq):
+            continue
+        for recompute in (fixed["recompute"],) if "recompute" in fixed else RECOMPUTE:
+            candidate = replace(work, layout=layout, recompute=recompute)
+            if sum(memory(candidate).values()) <= 0.9 * cluster.device.memory:
+                found.append((candidate, simulate(candidate, cluster)))
+                break  # recomputing more is slower
+    return sorted(found, key=lambda pair: pair[1].seconds)

@@ -1,65 +1,112 @@
 """Tables of `cs336 estimate` and `cs336 simulate`, with the arithmetic behind them."""
 
 import math
-import shlex
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any
 
 from cs336_lib import accounting
 from cs336_lib.accounting import Architecture
-from cs336_lib.bill import stacks, traffic
+from cs336_lib.bill import simulate as steps
+from cs336_lib.bill import traffic
 from cs336_lib.bill.memory import peak
 from cs336_lib.bill.models import SHAPE, Published, chosen
 from cs336_lib.bill.network import Cluster, cluster_of
-from cs336_lib.bill.simulate import (
-    FAILURES_PER_DEVICE_HOUR,
-    SPREAD,
-    Step,
-    Workload,
-    best_interval,
-    goodput,
-    interval_of,
-    memory,
-    simulate,
-    sweep,
-)
-from cs336_lib.bill.traffic import Layout, schedule_of
-from cs336_lib.config import EstimateConfig, SimulateConfig, UserError
+from cs336_lib.bill.simulate import SPREAD, Step, Workload, interval_of
+from cs336_lib.bill.traffic import Layout
+from cs336_lib.config import EstimateConfig, RunConfig, SimulateConfig, UserError
+from cs336_lib.data.corpus import DATA
 from cs336_lib.formatting import digits, duration, gigabytes, short, table
+from cs336_lib.io import read_json
 from cs336_lib.system.datasheets import DATASHEET, Device
 
 MAX_VALUE = 1e24  # larger inputs could overflow
-MIN_MFU = 1e-6
 CONVENTIONS = {
     "palm": "attention to all keys, as MFU counts in PaLM; --convention causal omits masked ones",
     "causal": "attention to the keys that the causal mask lets through; PaLM's MFU counts all",
 }
+# MFU of 8 of 10 published steps of data/layouts.json if each source counts equally, and of
+# GeForces and RTX cards that are joined by PCIe only
+REACHED, OVER_PCIE = (0.29, 0.54), (0.11, 0.30)
+# What a family of programs does, with its sources
+STACKS: dict[str, dict[str, Any]] = read_json(DATA / "stacks.json")
+Pair = tuple[float, float]
 
 
-def find_device(name: str) -> Device:
-    """Return the datasheet of a device name such as `h100`, `H100` or `rtx-4090`.
+def span(pair: Pair, show: Callable[[float], str]) -> str:
+    """Format both ends of a range, or one number if they agree."""
+    low, high = map(show, pair)
+    return low if low == high else f"{low} to {high}"
+
+
+def in_range(wanted: RunConfig, low: float, high: float, *names: str) -> None:
+    """Raise `UserError` unless the options with these names are in a range, or `None`."""
+    for name in names:
+        value = getattr(wanted, name)
+        if value is not None and not low <= value <= high:
+            raise UserError(f"{name} is {value}; a number from {low:g} to {high:g} expected")
+
+
+def device_of(wanted: RunConfig) -> Device:
+    """Return the datasheet of a name such as `h100` or `rtx-4090`, with the numbers of flags.
 
     Raises:
-        UserError: If there is no datasheet for this name.
+        UserError: If there is no datasheet for this name, or a number is out of range.
     """
+    in_range(wanted, 1, MAX_VALUE, "gpus", "tokens", "peak", "bandwidth", "memory")
+    in_range(wanted, 1e-6, MAX_VALUE, "price")
     sheets = {key.replace(" ", ""): sheet for key, sheet in DATASHEET.items()}
-    wanted = name.lower().replace(" ", "").replace("-", "")
-    if wanted not in sheets:
+    name = wanted.hardware.lower().replace(" ", "").replace("-", "")
+    if name not in sheets:
         names = ", ".join(key.replace(" ", "-") for key in DATASHEET)
-        raise UserError(f"hardware {name!r} is unknown; one of {names} expected")
-    return sheets[wanted]
+        told = f"hardware {wanted.hardware!r} is unknown; one of {names} expected"
+        raise UserError(f"{told}, or one of them with your --peak, --bandwidth and --memory")
+    found = sheets[name]
+    if wanted.peak:
+        flops = found.peak_flops | dict.fromkeys(("bf16", "fp16"), wanted.peak)
+        found = replace(found, name=f"{found.name} with your numbers", peak_flops=flops)
+    memory, bandwidth = wanted.memory or found.memory, wanted.bandwidth or found.bandwidth
+    return replace(found, memory=memory, bandwidth=bandwidth)
 
 
-def training_length(shape: Architecture, seq: int) -> int:
+def training_length(shape: Architecture, seq: int, *, extend: bool = False) -> int:
     """Return the sequence length to train at. 0 means the context, but at most 8192 tokens.
 
     Models with a long context are trained on shorter sequences for most of their tokens.
+
+    Args:
+        shape: The model.
+        seq: The wanted length in tokens.
+        extend: Whether it may exceed the model's context.
     """
-    if not 0 <= seq <= shape.block_size:
-        longest = shape.block_size
-        raise UserError(f"seq is {seq}; 1 to {longest} expected, the context of this model")
-    return seq or min(shape.block_size, 8192)
+    longest = shape.block_size
+    if not 0 <= seq <= (10**9 if extend else longest):
+        told = f"seq is {seq}; 1 to {longest} expected, the context of this model"
+        raise UserError(f"{told}, or --extend for a longer one")
+    return seq or min(longest, 8192)
+
+
+def rent_lines(seconds: Pair, wanted: RunConfig) -> str:
+    """Format the GPU hours of a run that takes this long, and their price."""
+    gpus = wanted.gpus
+    hours = span((gpus * seconds[0] / 3600, gpus * seconds[1] / 3600), in_hours)
+    each = span((seconds[0] / 3600, seconds[1] / 3600), in_hours)
+    text = f"  rent   {gpus:,} GPU{'s' * (gpus > 1)} x {each} h = {hours} GPU hours\n"
+    if wanted.price is not None:
+        price = gpus * wanted.price / 3600
+        cost = span((seconds[0] * price, seconds[1] * price), dollars)
+        text += f"  cost   {hours} GPU hours x ${wanted.price:g} = {cost}\n"
+    return text
+
+
+def in_hours(value: float) -> str:
+    """Format hours as a whole number from 100 on, and with three significant digits below."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def dollars(value: float) -> str:
+    """Format an amount of dollars."""
+    return "$" + (short(value) if value >= 1e6 else f"{value:,.{0 if value >= 100 else 2}f}")
 
 
 # cs336 estimate
@@ -78,7 +125,7 @@ def estimate(**options: Any) -> str:
         print(estimate(params=70e9, tokens=15e12, gpus=1024))
     """
     wanted = EstimateConfig(**options)
-    device = find_device(wanted.hardware)
+    device = device_of(wanted)
     check_estimate(wanted, device)
     found = chosen(wanted, wanted.seq)
     text = f"{wanted.gpus:,} x {device.name}\n  source   {device.source}\n\n"
@@ -86,25 +133,16 @@ def estimate(**options: Any) -> str:
         text += model_table(found, wanted)
     if wanted.tokens is not None:
         text += time_table(found, wanted, wanted.tokens, device)
-    return text + memory_table(found, wanted, wanted.memory or device.memory)
+    return text + memory_table(found, wanted, device.memory)
 
 
 def check_estimate(wanted: EstimateConfig, device: Device) -> None:
     """Raise `UserError` unless the options are in range and go together."""
-    for name in ("params", "tokens", "gpus", "memory"):
-        value = getattr(wanted, name)
-        if value is not None and not 1 <= value <= MAX_VALUE:
-            raise UserError(f"{name} is {value}; a number from 1 to {MAX_VALUE:g} expected")
-    if wanted.price is not None and not 0 < wanted.price <= MAX_VALUE:
-        price = wanted.price
-        raise UserError(f"price is {price}; a number above 0 and up to {MAX_VALUE:g} expected")
-    if not MIN_MFU <= wanted.mfu <= 1:
-        raise UserError(f"mfu is {wanted.mfu}; {MIN_MFU} to 1 expected")
+    in_range(wanted, 1, MAX_VALUE, "params")
+    in_range(wanted, 1e-6, 1, "mfu")
     if wanted.dtype not in device.peak_flops:
-        known = ", ".join(device.peak_flops)
-        raise UserError(
-            f"dtype {wanted.dtype!r} has no peak for the {device.name}; one of {known} expected"
-        )
+        known = f"one of {', '.join(device.peak_flops)} expected"
+        raise UserError(f"dtype {wanted.dtype!r} has no peak for the {device.name}; {known}")
     accounting.require_choice("convention", wanted.convention, ("palm", "causal"))
     described = any(getattr(wanted, name) is not None for name in SHAPE)
     if (wanted.model or described) and wanted.params:
@@ -120,7 +158,7 @@ def check_estimate(wanted: EstimateConfig, device: Device) -> None:
 def model_table(found: Published, wanted: EstimateConfig) -> str:
     """Format the parameters, FLOPs and cache of a model."""
     a = found.architecture
-    seq = training_length(a, wanted.seq)
+    seq = training_length(a, wanted.seq, extend=wanted.extend)
     experts = f", of which {short(accounting.active_parameters(a))} process a token"
     matmuls = digits(accounting.matmul_parameters(a))
     attention = digits(3 * accounting.attention_flops(a, seq, wanted.convention))
@@ -138,53 +176,40 @@ per token
 """
 
 
-def training_work(found: Published | None, wanted: EstimateConfig) -> tuple[str, float, str]:
-    """Return what is trained, its FLOPs per token, and how they come about.
+def time_table(
+    found: Published | None, wanted: EstimateConfig, tokens: float, device: Device
+) -> str:
+    """Format the training time and its calculation.
 
     Raises:
         UserError: If neither a model nor its number of parameters is given.
     """
     if found is not None:
-        seq = training_length(found.architecture, wanted.seq)
-        per_token = accounting.train_flops_per_token(found.architecture, seq, wanted.convention)
-        return found.title, per_token, f"{digits(per_token)} FLOPs per token"
-    if (n := wanted.params) is None:
+        a = found.architecture
+        seq = training_length(a, wanted.seq, extend=wanted.extend)
+        name = found.title
+        per_token = accounting.train_flops_per_token(a, seq, wanted.convention)
+        derivation = f"{digits(per_token)} FLOPs per token"
+    elif (n := wanted.params) is not None:
+        name, per_token = f"{short(n)} parameters", accounting.six_n_d(n, 1)
+        derivation = f"6 x {digits(n)} parameters"
+    else:
         need = "days of training need both, or a model"
         raise UserError(f"tokens is {wanted.tokens} and params is missing; {need}")
-    return f"{short(n)} parameters", accounting.six_n_d(n, 1), f"6 x {digits(n)} parameters"
-
-
-def time_table(
-    found: Published | None, wanted: EstimateConfig, tokens: float, device: Device
-) -> str:
-    """Format the training time and its calculation."""
-    gpus, mfu, peak = wanted.gpus, wanted.mfu, device.peak_flops[wanted.dtype]
-    name, per_token, derivation = training_work(found, wanted)
-    flops = per_token * tokens
-    seconds = accounting.training_seconds(flops, gpus, peak, mfu)
-    speed = f"{gpus:,} x {digits(peak)} FLOP/s (dense {wanted.dtype}) x MFU {mfu:g}"
-    sizes = {"day": accounting.SECONDS_PER_DAY, "hour": 3600, "minute": 60}
-    unit = next((unit for unit, size in sizes.items() if seconds >= size), "minute")
-    hours = gpus * seconds / 3600
-    text = f"""\
+    top, flops = wanted.gpus * device.peak_flops[wanted.dtype], per_token * tokens
+    joined = wanted.gpus > 1 and str(device.links.inner).startswith("pcie")
+    reached = (wanted.mfu, wanted.mfu) if wanted.mfu else OVER_PCIE if joined else REACHED
+    guess = "" if wanted.mfu else ", as programs reach here; --mfu sets yours"
+    speeds, low_high = (top * reached[0], top * reached[1]), (top * reached[1], top * reached[0])
+    seconds = (flops / low_high[0], flops / low_high[1])
+    return f"""\
 Time to train {name} on {short(tokens)} tokens
   work   {derivation} x {digits(tokens)} tokens = {digits(flops)} FLOPs
-  speed  {speed} = {digits(gpus * peak * mfu)} FLOP/s
-  time   {digits(flops)} / {digits(gpus * peak * mfu)} = {digits(seconds)} s
-         {digits(seconds)} s / {sizes[unit]:,} s per {unit} = {seconds / sizes[unit]:,.1f} {unit}s
-  rent   {gpus:,} GPU{"s" if gpus > 1 else ""} x {in_hours(seconds / 3600)} h = \
-{in_hours(hours)} GPU hours
+  speed  {wanted.gpus:,} x {digits(top / wanted.gpus)} FLOP/s (dense {wanted.dtype}) x MFU \
+{span(reached, digits)}{guess}
+  time   {digits(flops)} / {span(speeds, digits)} FLOP/s = {span(seconds, duration)}
+{rent_lines(seconds, wanted)}
 """
-    if wanted.price is not None:
-        cost = hours * wanted.price
-        dollars = short(cost) if cost >= 1e6 else f"{cost:,.{0 if cost >= 100 else 2}f}"
-        text += f"  cost   {in_hours(hours)} GPU hours x ${wanted.price:g} = ${dollars}\n"
-    return text + "\n"
-
-
-def in_hours(value: float) -> str:
-    """Format hours as a whole number from 100 on, and with three significant digits below."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def memory_table(found: Published | None, wanted: EstimateConfig, memory: float) -> str:
@@ -206,8 +231,6 @@ weight + {digits(per.state)} state{copies} = {digits(per.total)} per parameter
     if gpus > 1:
         text += f""", sharded over all GPUs (ZeRO-3, FSDP)
            {short(largest / gpus)} parameters, if every GPU holds the whole model (DDP)"""
-    if optimizer == "adafactor":
-        text += "\n           Adafactor's row and column of state for each matrix count as 0"
     parameters = found.parameters if found else wanted.params
     if parameters is not None:
         need = parameters * per.total
@@ -221,22 +244,20 @@ weight + {digits(per.state)} state{copies} = {digits(per.total)} per parameter
 
 def peak_lines(a: Architecture, wanted: EstimateConfig, memory: float) -> str:
     """Format the least memory of a training step: one sequence, and each block computed again."""
-    seq = training_length(a, wanted.seq)
-    kinds = peak(
-        a,
-        Layout(dp=wanted.gpus, zero=3),
-        seq,
-        recompute="full",
-        precision=wanted.precision,
-        optimizer=wanted.optimizer,
-    )
-    parts = " + ".join(f"{gigabytes(size)} {kind}" for kind, size in kinds.items() if size)
+    seq = training_length(a, wanted.seq, extend=wanted.extend)
+    how = {"precision": wanted.precision, "optimizer": wanted.optimizer}
+    kinds = peak(a, Layout(dp=wanted.gpus, zero=3), seq, recompute="full", **how)
     total = sum(kinds.values())
     fits = "it fits" if total <= memory else "too much; `cs336 simulate` lists layouts that fit"
     return f"""
   peak     with ZeRO-3, {seq:,} tokens on each GPU and full recomputation:
-           {parts}
+           {" + ".join(sizes(kinds))}
            = {gigabytes(total)} of {gigabytes(memory)}; {fits}"""
+
+
+def sizes(kinds: dict[str, float]) -> list[str]:
+    """Format the bytes of each kind that there is."""
+    return [f"{gigabytes(size)} {kind}" for kind, size in kinds.items() if size]
 
 
 # cs336 simulate
@@ -266,31 +287,46 @@ def simulation(**options: Any) -> str:
     Example:
         print(simulation(model="llama3-70b", gpus=256, tp=8, pp=1, batch=512))
     """
-    wanted = stacks.filled(SimulateConfig(**options))
-    check_simulate(wanted)
+    wanted = filled(SimulateConfig(**options))
+    in_range(wanted, 1, 10**6, "gpus", "cp", "ep", "chunks", "micro_batch")
+    in_range(wanted, 0, 10**6, "tp", "pp", "dp", "batch")
+    device = device_of(wanted)
     found = chosen(wanted, wanted.seq)
     if found is None:
         raise UserError("model is ''; the name of one, a file or a folder expected")
-    device = find_device(wanted.hardware)
     cluster = cluster_of(device, wanted.inner, wanted.outer, wanted.gpus)
-    seq = training_length(found.architecture, wanted.seq)
+    a, fields = found.architecture, given(wanted)
+    seq = training_length(a, wanted.seq, extend=wanted.extend)
     batch = wanted.batch or 2 * wanted.gpus
-    how: dict[str, Any] = stacks.settings(wanted)
-    work = Workload(found.architecture, Layout(), seq, **how)
-    if not (wanted.tp and wanted.pp):
-        return sweep_table(found.title, work, cluster, wanted, batch)
-    layout = layout_of(wanted, found.architecture, batch, seq)
-    work = replace(work, layout=layout, recompute=(USUAL | given(wanted))["recompute"])
-    return step_table(found.title, work, cluster)
+    work = Workload(
+        a,
+        Layout(),
+        seq,
+        recompute=(USUAL | fields)["recompute"],
+        fused_attention=wanted.attention != "eager",
+        sequence=wanted.sequence is not False,
+        overlap=wanted.overlap is not False,
+        async_tensor=bool(wanted.async_tp),
+    )
+    if wanted.tp and wanted.pp:
+        work = replace(work, layout=layout_of(wanted, a, batch, seq))
+        return step_table(found.title, work, cluster, wanted)
+    return sweep_table(found.title, work, cluster, wanted, batch)
 
 
-def check_simulate(wanted: SimulateConfig) -> None:
-    """Raise `UserError` unless every option is in range."""
-    sizes = dict.fromkeys(("gpus", "cp", "ep", "chunks", "micro_batch"), 1)
-    for name, low in (sizes | dict.fromkeys(("tp", "pp", "dp", "batch"), 0)).items():
-        value = getattr(wanted, name)
-        if value is not None and not low <= value <= 10**6:
-            raise UserError(f"{name} is {value}; a number from {low} to 1000000 expected")
+def filled(wanted: SimulateConfig) -> SimulateConfig:
+    """Return the flags of a simulation, with the settings of its stack where no flag is given.
+
+    Raises:
+        UserError: If the stack or the kind of attention is unknown.
+    """
+    accounting.require_choice("attention", wanted.attention or "fused", ("fused", "eager"))
+    if wanted.stack is None:
+        return wanted
+    accounting.require_choice("stack", wanted.stack, STACKS)
+    usual = {name: value for name, value in STACKS[wanted.stack].items() if name != "source"}
+    missing = {name: value for name, value in usual.items() if getattr(wanted, name) is None}
+    return replace(wanted, **missing, stack=None)
 
 
 def given(wanted: SimulateConfig) -> dict[str, Any]:
@@ -304,27 +340,23 @@ def layout_of(wanted: SimulateConfig, a: Architecture, batch: int, seq: int) -> 
     Raises:
         UserError: If the devices, the batch or the model can't be divided in this way.
     """
-    gpus, fields = wanted.gpus, USUAL | given(wanted)
+    fields = USUAL | given(wanted)
+    del fields["recompute"]
     one = wanted.tp * wanted.pp * wanted.cp
-    dp = wanted.dp or max(1, gpus // one)
-    chunks, size = fields["chunks"], fields["micro_batch"]
-    step = dp * size * (wanted.pp if chunks > 1 else 1)
+    dp = wanted.dp or max(1, wanted.gpus // one)
+    step = dp * fields["micro_batch"] * (wanted.pp if fields["chunks"] > 1 else 1)
     layout = Layout(
         dp=dp,
         tp=wanted.tp,
         pp=wanted.pp,
         cp=wanted.cp,
-        ep=fields["ep"],
-        zero=fields["zero"],
-        micro_batch=size,
-        micro_batches=batch // dp // size,
-        schedule=schedule_of(wanted.schedule, chunks),
-        chunks=chunks,
+        micro_batches=batch // dp // fields["micro_batch"],
+        **fields,
     )
     problem = traffic.misfit(a, layout, seq)
-    if dp * one != gpus:
+    if dp * one != wanted.gpus:
         ways = f"dp {dp} x tp {layout.tp} x pp {layout.pp} x cp {layout.cp}"
-        problem = f"{ways} = {dp * one}, not {gpus} GPUs"
+        problem = f"{ways} = {dp * one}, not {wanted.gpus} GPUs"
     elif batch % step:
         problem = f"batch {batch} isn't a multiple of {step}, which {dp} replicas take at a time"
     if problem:
@@ -332,48 +364,48 @@ def layout_of(wanted: SimulateConfig, a: Architecture, batch: int, seq: int) -> 
     return layout
 
 
-def written(flags: Mapping[str, Any]) -> str:
-    """Write flags as on the command line."""
-    return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in flags.items())
-
-
-def step_table(title: str, work: Workload, cluster: Cluster) -> str:
+def step_table(title: str, work: Workload, cluster: Cluster, wanted: SimulateConfig) -> str:
     """Format a simulated step with its memory, traffic and goodput."""
     layout, devices = work.layout, work.layout.devices
-    step = simulate(work, cluster)
-    held = memory(work)
+    step, held = steps.simulate(work, cluster), steps.memory(work)
     total, there = sum(held.values()), cluster.device.memory
-    kinds = ", ".join(f"{gigabytes(size)} {kind}" for kind, size in held.items() if size)
-    fits = (
-        "it fits"
-        if total <= there
-        else "too much; try --recompute full, --micro-batch 1, --zero 3 or a larger --tp"
-    )
-    sent = traffic.traffic(work.architecture, layout, work.seq)
-    moved = ", ".join(f"{gigabytes(size)} {kind}" for kind, size in sent.items() if size)
+    remedy = "too much; try --recompute full, --micro-batch 1, --zero 3 or a larger --tp"
+    moved = ", ".join(sizes(traffic.traffic(work.architecture, layout, work.seq)))
     over = cluster.inner.name
     if devices > cluster.machine:
         over += f", and {cluster.outer.name} between machines of {cluster.machine:,}"
-    interval = best_interval(devices, SAVE)
-    good = goodput(devices, SAVE, RESTART, interval)
-    low, high = (digits(float(f"{limit:.2g}")) for limit in interval_of(step.seconds))
+    interval = steps.best_interval(devices, SAVE)
+    good = steps.goodput(devices, SAVE, RESTART, interval)
     speed = layout.batch * work.seq / step.seconds
+    expected = span(interval_of(step.seconds), lambda end: digits(float(f"{end:.2g}")))
     ways = f"dp {layout.dp}, tp {layout.tp}, pp {layout.pp}, cp {layout.cp}, ep {layout.ep}"
-    return f"""\
+    trust = "as for 9 of 10 published steps; good to compare layouts"
+    if devices > 1 and "PCIe" in cluster.inner.name:
+        trust = (
+            f"if PCIe hides; no such step was fitted, and they reach {span(OVER_PCIE, digits)} MFU"
+        )
+    text = f"""\
 {title} on {devices:,} x {cluster.device.name}
-  layout   {ways}, ZeRO-{layout.zero}, {layout.schedule}, {layout.micro_batches} micro-batches of \
-{layout.micro_batch} x {work.seq:,} tokens
+  layout   {ways}, ZeRO-{layout.zero}, {layout.chunks} chunk{"s" * (layout.chunks > 1)}, \
+{layout.micro_batches} micro-batches of {layout.micro_batch} x {work.seq:,} tokens
   step     {digits(step.seconds)} s: {seconds(step, ("matmuls", "elementwise", "update"))}
-  expect   {low} to {high} s, as in 8 of 10 papers whose steps weren't fitted
+  expect   {expected} s, {trust}
   program  {program(work)}
   waits    {seconds(step, WAITS) or "never"}
   speed    {step.mfu:.1%} MFU (as in PaLM: all keys), {speed:,.0f} tokens/s
-  memory   {kinds}
-           {gigabytes(total)} of {gigabytes(there)}; {fits}
+  memory   {", ".join(sizes(held))}
+           {gigabytes(total)} of {gigabytes(there)}; {"it fits" if total <= there else remedy}
   sends    {f"{moved} from each device in a step" if moved else "nothing"}
   links    {over}
-  failures one in {duration(3600 / FAILURES_PER_DEVICE_HOUR / devices)}, and with a \
-checkpoint every {duration(interval)}, {good:.0%} of the time counts"""
+  failures one in {duration(steps.between_failures(devices))}, and with a checkpoint every \
+{duration(interval)}, {good:.0%} of the time counts"""
+    if wanted.tokens is None:
+        return text
+    low, high = interval_of(wanted.tokens / speed / good)
+    return f"""{text}
+Time to train on {short(wanted.tokens)} tokens, with these failures
+  time   {duration(wanted.tokens / speed / good)} expected, {span((low, high), duration)}
+{rent_lines((low, high), wanted)}""".rstrip()
 
 
 def program(work: Workload) -> str:
@@ -394,61 +426,33 @@ def seconds(step: Step, kinds: tuple[str, ...]) -> str:
     return ", ".join(f"{digits(step.parts[kind])} s {kind}" for kind in kinds if step.parts[kind])
 
 
-def details_command(wanted: SimulateConfig, first: Workload) -> str:
-    """Return the command that shows the details of a layout from the table."""
-    at = asdict(first.layout) | {"recompute": first.recompute}
-    chosen = asdict(wanted) | {name: at[name] for name in ("tp", "pp", *USUAL)}
-    usual = asdict(SimulateConfig()) | USUAL
-    words = ["cs336", "simulate"]
-    for name, value in chosen.items():
-        flag = name.replace("_", "-")
-        if isinstance(value, bool) and value != usual[name]:
-            words.append(f"--{flag}" if value else f"--no-{flag}")
-        elif value != usual[name]:
-            words += [f"--{flag}", str(value)]
-    return shlex.join(words)
-
-
-def fixed_fields(wanted: SimulateConfig) -> dict[str, Any]:
-    """Return the fields of a layout that the flags leave no choice for."""
-    fixed = {name: getattr(wanted, name) for name in ("tp", "pp", "dp") if getattr(wanted, name)}
-    fixed |= given(wanted)
-    if wanted.cp > 1:
-        fixed["cp"] = wanted.cp
-    if wanted.schedule != "1f1b":
-        fixed["schedule"] = wanted.schedule
-    return fixed
-
-
 def sweep_table(
     title: str, work: Workload, cluster: Cluster, wanted: SimulateConfig, batch: int
 ) -> str:
-    """Format the fastest layouts that fit into memory.
+    """Format the fastest layouts that fit into memory, and the details of the first.
 
     Raises:
         UserError: If no layout fits.
     """
-    gpus, fixed = wanted.gpus, fixed_fields(wanted)
-    head = (
-        f"{title} on {gpus:,} x {cluster.device.name}, {batch:,} sequences of {work.seq:,} tokens"
-    )
-    found = sweep(work, cluster, gpus, batch, fixed)
+    fixed = {name: getattr(wanted, name) for name in ("tp", "pp", "dp") if getattr(wanted, name)}
+    fixed |= given(wanted) | ({"cp": wanted.cp} if wanted.cp > 1 else {})
+    head = f"{title} on {wanted.gpus:,} x {cluster.device.name}, {batch:,} sequences of "
+    head += f"{work.seq:,} tokens"
+    found = steps.sweep(work, cluster, wanted.gpus, batch, fixed)
     if not found:
-        flags = f" with {written(fixed)}" if fixed else ""
+        flags = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in fixed.items())
         remedy = "leave out flags, or use more --gpus, or a multiple of them as --batch"
-        raise UserError(f"no layout fits {head}{flags}; {remedy}")
-    rows: list[tuple[str, ...]] = [
-        ("tp", "pp", "dp", "ep", "chunks", "ZeRO", "micro-batch", "recompute", "step", "MFU")
-    ]
+        raise UserError(f"no layout fits {head}{' with ' * bool(flags)}{flags}; {remedy}")
+    ways = ("tp", "pp", "dp", "ep", "chunks", "zero", "micro_batch")
+    rows = [tuple(way.replace("_", "-") for way in (*ways, "recompute", "step", "MFU"))]
     for tried, step in found[:10]:
-        at = tried.layout
-        cells = (at.tp, at.pp, at.dp, at.ep, at.chunks, at.zero, at.micro_batch, tried.recompute)
-        rows.append((*map(str, cells), f"{digits(step.seconds)} s", f"{step.mfu:.1%}"))
+        at = asdict(tried.layout)
+        cells = (*(str(at[way]) for way in ways), tried.recompute)
+        rows.append((*cells, f"{digits(step.seconds)} s", f"{step.mfu:.1%}"))
     lines = "\n".join(table(rows))
-    head += "".join(f", {name} {fixed[name]}" for name in ("cp", "schedule") if name in fixed)
     return f"""\
 {head}; MFU as in PaLM; expect {SPREAD[0]:g} to {SPREAD[1]:g} times as long
 {lines}
 {len(found)} layouts fit, and these are the fastest. tp x pp GPUs (tensor, pipeline) share a model,
-dp is the number of its copies, and ep GPUs share its experts. For details of the first, run
-{details_command(wanted, found[0][0])}"""
+dp is the number of its copies, and ep GPUs share its experts. The first in detail:
+{step_table(title, found[0][0], cluster, wanted)}"""

@@ -1,12 +1,10 @@
 """Count the bytes that each device sends in a training step, by kind of parallelism."""
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from cs336_lib.accounting import Architecture, parameter_counts
 from cs336_lib.config import UserError
-
-Schedule = Literal["gpipe", "1f1b", "interleaved", "dualpipe"]
 
 LOW, HIGH = 2, 4  # bytes of bf16 activations and weights, and of fp32 gradients
 
@@ -24,8 +22,8 @@ class Layout:
         zero: ZeRO stage, 0 to 3 (Rajbhandari et al. 2020).
         micro_batch: Sequences in a micro-batch.
         micro_batches: Micro-batches of each replica in a step.
-        schedule: Order of the pipeline's passes.
-        chunks: Parts of the model on each stage of an interleaved pipeline.
+        chunks: Parts of the model on each stage. The schedule is 1F1B, and interleaved with more
+            than one (Narayanan et al. 2021, section 2.2).
     """
 
     dp: int = 1
@@ -36,7 +34,6 @@ class Layout:
     zero: int = 0
     micro_batch: int = 1
     micro_batches: int = 1
-    schedule: Schedule = "1f1b"
     chunks: int = 1
 
     @property
@@ -57,11 +54,6 @@ class Layout:
         )
 
 
-def schedule_of(schedule: Schedule, chunks: int) -> Schedule:
-    """Return the schedule of a pipeline with these chunks on each stage."""
-    return "interleaved" if chunks > 1 and schedule == "1f1b" else schedule
-
-
 def misfit(a: Architecture, layout: Layout, seq: int) -> str:
     """Return why a model can't be spread in this way, or "" if it can."""
     stages = layout.pp * layout.chunks
@@ -78,10 +70,6 @@ def misfit(a: Architecture, layout: Layout, seq: int) -> str:
         f"{layout.micro_batches} micro-batches can't be interleaved over pp {layout.pp}": (
             layout.chunks > 1 and layout.micro_batches % layout.pp
         ),
-        "dualpipe has one chunk on each stage": layout.chunks > 1 and layout.schedule == "dualpipe",
-        f"dualpipe has an even pp and an even number of micro-batches, at least 2 x pp; pp is "
-        f"{layout.pp}, with {layout.micro_batches} micro-batches": layout.schedule == "dualpipe"
-        and (layout.pp % 2 or layout.micro_batches % 2 or layout.micro_batches < 2 * layout.pp),
     }
     return next((problem for problem, found in problems.items() if found), "")
 
@@ -178,44 +166,58 @@ def pass_bytes(layout: Layout, of: Replicas) -> tuple[float, float]:
     return passes * weights, passes * (gradients + of.gathered * weights)
 
 
-def traffic(a: Architecture, layout: Layout, seq: int) -> dict[str, float]:
-    """Return the bytes that one device sends in a step, by kind of parallelism.
+class BlockBytes(NamedTuple):
+    """Bytes that a device sends in a block's forward pass of one micro-batch.
+
+    Attributes:
+        tensor: For the sums of two matrices. Sequence parallelism sends a reduce-scatter and an
+            all-gather instead, which is as much.
+        expert: For tokens on the way to their experts and back, in the mean over layers.
+        context: For keys and values around the ring.
+    """
+
+    tensor: float
+    expert: float
+    context: float
+
+
+def block_bytes(a: Architecture, layout: Layout, seq: int, copies: int | None = None) -> BlockBytes:
+    """Return what a device sends in a block's forward pass of one micro-batch.
 
     Args:
         a: The model.
         layout: How it is spread.
         seq: Tokens in a sequence.
+        copies: How often a token travels to its experts (None: once to each).
+    """
+    tokens = layout.micro_batch * seq / layout.cp
+    residual = LOW * tokens * a.n_embd
+    chosen = (a.n_active if copies is None else copies) * residual * a.expert_layers / a.n_layer
+    # In MLA, keys and values are expanded for each head.
+    pairs = a.n_head * (a.qk_dim + a.value_dim) if a.kv_rank else 2 * a.n_kv_head * a.head_dim
+    return BlockBytes(
+        tensor=2 * all_reduce_bytes(residual, layout.tp),
+        expert=2 * all_gather_bytes(chosen / layout.tp, layout.ep),
+        context=(layout.cp - 1) * LOW * tokens * pairs / layout.tp,
+    )
+
+
+def traffic(a: Architecture, layout: Layout, seq: int) -> dict[str, float]:
+    """Return the bytes that one device sends in a step, by kind of parallelism.
 
     Raises:
         UserError: If the model doesn't fit the layout.
     """
     require_fit(a, layout, seq)
-    tokens = layout.micro_batch * seq / layout.cp  # of a micro-batch on one device
-    residual = LOW * tokens * a.n_embd  # bytes of the residual stream
-    layers, passes = a.n_layer / layout.pp, layout.micro_batches
-    # Each block has two matrices that end in a sum over devices, forward and backward. Sequence
-    # parallelism sends a reduce-scatter and an all-gather instead, which is as much.
-    tensor = passes * layers * 4 * all_reduce_bytes(residual, layout.tp)
+    block, passes = block_bytes(a, layout, seq), layout.micro_batches
+    blocks = passes * a.n_layer / layout.pp
     # Activations go forward and their gradients back, over the edges between chunks.
     edges = layout.chunks if layout.pp > 1 else 0
-    pipeline = passes * edges * 2 * residual / layout.tp
-    # Each device sends its keys and values around the ring, and their gradients on the way back.
-    pair = LOW * tokens * kv_width(a)
-    context = passes * layers * 3 * (layout.cp - 1) * pair / layout.tp
-    # Tokens travel to their experts and back, forward and backward.
-    chosen = a.n_active * residual / layout.tp
-    expert = passes * a.expert_layers / layout.pp * 4 * all_gather_bytes(chosen, layout.ep)
+    residual = LOW * layout.micro_batch * seq / layout.cp * a.n_embd
     return {
         "data": sum(sum(pass_bytes(layout, of)) for of in replicas(a, layout)),
-        "tensor": tensor,
-        "pipeline": pipeline,
-        "context": context,
-        "expert": expert,
+        "tensor": 2 * blocks * block.tensor,
+        "pipeline": passes * edges * 2 * residual / layout.tp,
+        "context": 3 * blocks * block.context,  # on the way back, gradients travel, too
+        "expert": 2 * blocks * block.expert,
     }
-
-
-def kv_width(a: Architecture) -> int:
-    """Return the numbers in a token's keys and values in one layer, expanded per head in MLA."""
-    if a.kv_rank:
-        return a.n_head * (a.qk_dim + a.value_dim)
-    return 2 * a.n_kv_head * a.head_dim

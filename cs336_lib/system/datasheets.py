@@ -27,7 +27,8 @@ class Device:
 
     `peak_flops` maps a precision to the peak FLOP/s without sparsity. `bandwidth` is in bytes per
     second. `memory` is the datasheet's number of GB in bytes, and a GPU often has more. PyTorch
-    finds 84.9 GB on an H100 of 80 GB.
+    finds 84.9 GB on an H100 of 80 GB. `sustained` is the fraction of the peak that large matmuls
+    keep under load, if an A100's is 1.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Device:
     memory: float
     source: str
     links: UsualLinks
+    sustained: float = 1.0
 
 
 DATASHEET = {

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from cs336_lib import accounting
+from cs336_lib.bill import memory
 from cs336_lib.config import GPTConfig, TrainConfig, UserError
 from cs336_lib.model import GPT
 from cs336_lib.system import cpu, hardware
@@ -36,7 +37,7 @@ def require_room(shape: GPTConfig, config: TrainConfig, place: Place) -> None:
         needed /= place.world.size
     elif place.device.type == "cpu":  # elsewhere a compiler keeps less than we would count
         batch, bf16 = micro_batch(config, place.world), place.dtype is not None
-        kinds = accounting.peak_memory(shape, batch, optimizer=config.optimizer, autocast=bf16)
+        kinds = memory.of_gpt(shape, batch, optimizer=config.optimizer, autocast=bf16)
         # At the backward pass of a step's only micro-batch there are no gradients yet.
         needed = max(needed, sum(kinds.values()) - kinds["gradients"])
     hardware.require_memory(needed, place.device, f"training with {config.optimizer}")

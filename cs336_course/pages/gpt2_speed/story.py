@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile, record_function, supported_activities
 
 from cs336_lib import accounting, optim
+from cs336_lib.bill import memory
 from cs336_lib.config import GPTConfig, TrainConfig
 from cs336_lib.data.corpus import shakespeare
 from cs336_lib.data.tokenizer import GPT2Tokenizer
@@ -103,11 +104,8 @@ def shape_for(device: torch.device) -> Shape:
 
 
 def needed_bytes(shape: Shape) -> float:
-    """Return the predicted memory of the first rung, which needs the most.
-
-    Temporary buffers of the backward pass come on top.
-    """
-    return sum(accounting.training_memory(shape.config, shape.batch, attention="eager").values())
+    """Return the predicted memory of the first rung, which needs the most."""
+    return sum(memory.of_gpt(shape.config, shape.batch, attention="eager").values())
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,9 @@ from cs336_course.drawing.style import (
     show_cover,
 )
 from cs336_course.pages.thousands_of_gpus import capstone
+from cs336_course.pages.thousands_of_gpus.story import Event
 from cs336_lib.bill import simulate
-from cs336_lib.bill.simulate import Cluster, Event, Workload
+from cs336_lib.bill.simulate import Cluster, Workload
 from cs336_lib.bill.traffic import Layout
 
 COLOURS = {"forward": SKY, "backward": ORANGE}
@@ -65,7 +66,7 @@ def timelines(schedules: Mapping[str, Sequence[Event]], title: str) -> Figure:
     fig, found = figure(13, 0.7 + 1.75 * rows, nrows=rows, sharex=True, squeeze=False)
     end = max(event.end for events in schedules.values() for event in events)
     for (name, events), axes in zip(schedules.items(), found[:, 0], strict=True):
-        for stage, (kind, number, _), start, stop in events:
+        for stage, (kind, number), start, stop in events:
             width, left = 1e3 * (stop - start), 1e3 * start
             axes.barh(stage, width, left=left, height=0.92, color=COLOURS[kind])
             if stop - start > NAMED * end:
@@ -193,8 +194,8 @@ def waits(work: Workload, cluster: Cluster, rule: float) -> Figure:
             tokens, [waited(size)[part] for size in sizes], color=colour, label=f"waiting {name}"
         )
     axes.axvline(rule, color=BLACK, ls="--", lw=2)
-    axes.text(rule, 1.9, f" the rule on paper,\n {rule:,.0f} tokens", va="top")
-    axes.set(ylim=(-0.2, 7), xlim=(700, 5200))
+    axes.text(rule, 8, f" the rule on paper,\n {rule:,.0f} tokens", va="top")
+    axes.set(ylim=(-0.5, 20), xlim=(700, 5200))
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.legend(loc="upper right")
     label(
@@ -206,30 +207,23 @@ def waits(work: Workload, cluster: Cluster, rule: float) -> Figure:
     return fig
 
 
-def errors(
-    stacks: Mapping[str, Sequence[tuple[float, bool]]], interval: tuple[float, float]
-) -> Figure:
+def errors(stacks: Mapping[str, Sequence[float]], interval: tuple[float, float]) -> Figure:
     """Draw how much longer published steps took than simulated ones, a row for each stack.
 
     Args:
-        stacks: Stated over simulated seconds of each step, and whether it was kept as a test that
-            no fit has used, by name of a stack.
+        stacks: Stated over simulated seconds of each step, by name of a stack.
         interval: Ends of the interval to shade, as ratios.
     """
     fig, axes = figure(12.5, 0.44 * len(stacks) + 2.2)
     axes.axvspan(*interval, color=SKY, alpha=0.3)
     axes.axvline(1, color=BLACK, lw=1.5)
     for row, ratios in enumerate(stacks.values()):
-        for held_out, marker, colour, size in ((False, "o", BLUE, 9), (True, "*", RED, 17)):
-            found = [ratio for ratio, is_held in ratios if is_held == held_out]
-            axes.plot(found, [row] * len(found), marker, color=colour, ms=size)
+        axes.plot(ratios, [row] * len(ratios), "o", color=BLUE, ms=9)
     axes.set_yticks(range(len(stacks)), list(stacks))
     axes.set_ylim(len(stacks) - 0.5, -1.3)
-    axes.text(interval[0], -0.9, " 8 of 10 papers", va="center", fontweight="bold")
-    stars = "★ kept as a test, never fitted"
-    axes.text(interval[1], -0.9, f"{stars} ", va="center", ha="right", fontweight="bold")
+    axes.text(interval[0], -0.9, " the interval", va="center", fontweight="bold")
     axes.xaxis.set_major_formatter(lambda ratio, _: f"{ratio - 1:+.0%}".replace("+0%", "0%"))
     count = sum(map(len, stacks.values()))
-    title = f"{count} published steps, each paper left out of the fit"
+    title = f"{count} published steps, each source left out of the fit"
     label(axes, title, "how much longer the real step took than the simulated one", "")
     return fig

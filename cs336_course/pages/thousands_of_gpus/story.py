@@ -1,25 +1,75 @@
-"""Pipelines as the simulator plays them, the state under ZeRO, and an all-reduce in a ring."""
+"""Pipelines pass by pass, the state under ZeRO, and an all-reduce in a ring."""
 
 from collections.abc import Iterator, Sequence
+from typing import Literal, NamedTuple
 
 from cs336_course.pages.thousands_of_gpus.capstone import CLUSTER
 from cs336_lib.accounting import BytesPerParameter
 from cs336_lib.bill import simulate
 from cs336_lib.bill.models import model
-from cs336_lib.bill.simulate import Event, Workload
-from cs336_lib.bill.traffic import Layout, Schedule
+from cs336_lib.bill.simulate import Workload
+from cs336_lib.bill.traffic import Layout
 
 STAGES = 4
 
 
-def play(schedule: Schedule, micro_batches: int = 8) -> list[Event]:
-    """Return the passes of a step of Llama 3 70B in a schedule of the simulator.
+class Operation(NamedTuple):
+    """A pass of one micro-batch through a stage."""
 
-    A micro-batch is one sequence, and a machine is a stage.
+    kind: Literal["forward", "backward"]
+    micro_batch: int
+
+
+class Event(NamedTuple):
+    """A pass on a stage, from its start to its end in seconds."""
+
+    stage: int
+    operation: Operation
+    start: float
+    end: float
+
+
+def order(schedule: Literal["gpipe", "1f1b"], stage: int, micro_batches: int) -> list[Operation]:
+    """Return the passes of a stage in the order in which it runs them."""
+    forward = [Operation("forward", number) for number in range(micro_batches)]
+    backward = [Operation("backward", number) for number in range(micro_batches)]
+    ahead = micro_batches if schedule == "gpipe" else min(STAGES - stage - 1, micro_batches)
+    pairs = zip(forward[ahead:], backward, strict=False)
+    passes = [*forward[:ahead], *(one for pair in pairs for one in pair)]
+    return passes + backward[micro_batches - ahead :]
+
+
+def play(schedule: Literal["gpipe", "1f1b"], micro_batches: int = 8) -> list[Event]:
+    """Return the passes of a step of Llama 3 70B in a schedule.
+
+    A micro-batch is one sequence, and a machine is a stage. A pass starts when its stage is free
+    and its input is there.
     """
-    layout = Layout(tp=CLUSTER.machine, pp=STAGES, micro_batches=micro_batches, schedule=schedule)
-    work = Workload(model("llama3-70b").architecture, layout, seq=8192)
-    return list(simulate.pipeline_events(work, CLUSTER))
+    layout = Layout(tp=CLUSTER.machine, pp=STAGES, micro_batches=micro_batches)
+    a = model("llama3-70b").architecture
+    found = simulate.passes(Workload(a, layout, seq=8192), CLUSTER)
+    queues = [order(schedule, stage, micro_batches) for stage in range(STAGES)]
+    free, ends, events = [0.0] * STAGES, dict[tuple[int, Operation], float](), list[Event]()
+    while any(queues):
+        for stage, queue in enumerate(queues):
+            while queue:
+                one = queue[0]
+                before = stage - 1 if one.kind == "forward" else stage + 1
+                if before == STAGES:  # the last stage turns around
+                    before, one_before = stage, Operation("forward", one.micro_batch)
+                else:
+                    one_before = one
+                ready = 0.0 if before < 0 else ends.get((before, one_before))
+                if ready is None:
+                    break
+                layer = sum(found.forward if one.kind == "forward" else found.backward)
+                takes = a.n_layer / STAGES * layer
+                if stage == STAGES - 1:
+                    takes += sum(found.output) * (1 if one.kind == "forward" else 2)
+                start = max(free[stage], ready)
+                free[stage] = ends[stage, one] = start + takes
+                events.append(Event(stage, queue.pop(0), start, free[stage]))
+    return events
 
 
 def seconds(events: Sequence[Event]) -> float:

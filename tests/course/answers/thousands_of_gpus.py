@@ -5,10 +5,7 @@ from cs336_course.pages.thousands_of_gpus.exercises import FAST, LOST, SOME
 
 RIGHT = {
     "plan": [
-        edits(
-            (FAST, "layout = Layout(dp=128, tp=4, zero=3, micro_batches=4)"),
-            (SOME, 'recompute = "none"'),
-        ),
+        (FAST, "layout = Layout(dp=128, tp=4, zero=3, micro_batch=2, micro_batches=2)"),
         edits((FAST, "layout = Layout(dp=512, zero=3)"), (SOME, 'recompute = "full"')),
         (LOST, '"failures": dollars / share - dollars'),
     ],

@@ -114,7 +114,7 @@ def test_pipeline_context_and_experts():
     residual = 2 * 4096 * 4096  # bytes of bf16 for 4,096 tokens
     pipeline = comm.traffic(shape, Layout(pp=4, micro_batches=8), 4096)["pipeline"]
     assert pipeline == 8 * 2 * residual  # a stage in the middle
-    chunked = Layout(pp=4, micro_batches=8, schedule="interleaved", chunks=2)
+    chunked = Layout(pp=4, micro_batches=8, chunks=2)
     assert comm.traffic(shape, chunked, 4096)["pipeline"] == 2 * pipeline
     expert = comm.traffic(shape, Layout(dp=8, ep=8), 4096)["expert"]
     assert expert == 32 * 4 * 2 * residual * 7 / 8  # two experts per token

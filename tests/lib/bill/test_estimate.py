@@ -37,9 +37,14 @@ def test_a_published_model():
 BAD_OPTIONS = [
     ({"model": "gpt-9"}, "model 'gpt-9' is unknown; one of gpt2, gpt2-medium"),
     ({"model": "gpt2", "params": 1e9}, "give one of the two"),
-    ({"model": "gpt2", "seq": 1025}, "seq is 1025; 1 to 1024 expected"),
+    (
+        {"model": "gpt2", "seq": 1025},
+        "seq is 1025; 1 to 1024 expected, the context of this model, or --extend",
+    ),
     ({"convention": "causal", "params": 1e9}, "convention is causal, and it needs a model"),
-    ({"hardware": "v100"}, "hardware 'v100' is unknown; one of a100, h100"),
+    ({"hardware": "k80"}, "hardware 'k80' is unknown; one of a100, h100"),
+    ({"hardware": "v100"}, "dtype 'bf16' has no peak for the NVIDIA V100 32GB SXM2; one of fp16"),
+    ({"n_layer": 24, "n_embd": 2048}, "vocab_size is missing, and it matters: 1.439B with 50,257"),
     ({"mfu": 50}, "mfu is 50"),
     ({"tokens": 1e9}, "params is missing"),
     ({"dtype": "fp8", "hardware": "a100"}, "dtype 'fp8' has no peak for the NVIDIA A100"),
@@ -56,6 +61,39 @@ def test_bad_values_get_one_line():
         assert "\n" not in str(caught.value)
 
 
-def test_from_the_command_line(capsys: pytest.CaptureFixture[str]):
-    cli.main("estimate --gpus 8 --memory 80e9 --optimizer adamw".split())
-    assert "40B parameters" in capsys.readouterr().out
+MACHINES = "simulate --gpus 16 --tp 2 --pp 1 --batch 32 --recompute full --tokens 1T --price 2"
+# What people ask, and a line of the answer
+QUESTIONS = [
+    ("estimate --gpus 8 --memory 80B --optimizer adamw", "40B parameters"),
+    ("estimate --params 70B --tokens 15T --gpus 1024 --mfu 50%", "= 143.9 days"),
+    ("estimate --params 1.3B --tokens 26B --gpus 8 --hardware rtx-4090", "MFU 0.11 to 0.3, as"),
+    ("estimate --params 1.3B --tokens 26B --gpus 8 --hardware rtx-4090", "5.9 days to 16.1 days"),
+    ("estimate --params 70B --tokens 15T --gpus 1024", "MFU 0.29 to 0.54, as programs reach"),
+    ("estimate --n-layer 24 --n-embd 2048 --vocab-size 50257", "1,439,078,400 parameters"),
+    ("estimate --hardware rtx-3090", "24 GB"),
+    ("estimate --hardware l40s --params 1B --tokens 1B", "3.62e14 FLOP/s (dense bf16)"),
+    ("estimate --hardware v100 --dtype fp16 --params 1B --tokens 1B", "1.25e14 FLOP/s"),
+    ("estimate --hardware tpu-v5e --gpus 4", "4 x 16 GB = 64 GB"),
+    ("estimate --peak 100T --memory 12B --params 1B --tokens 1B", "1e14 FLOP/s (dense bf16)"),
+    ("estimate --model llama3.1-8b --seq 32768", "at 32,768 tokens"),
+    ("estimate --model Llama-3.1-70B", "70,553,706,496 parameters"),
+    ("estimate --model llama3-8b --seq 16384 --extend", "at 16,384 tokens"),
+    (MACHINES, "1T tokens, with these failures"),
+    (MACHINES, "GPU hours x $2 = $"),
+    ("simulate --hardware rtx-4090 --tp 1 --pp 1 --model gpt2", "they reach 0.11 to 0.3 MFU"),
+    ("simulate --hardware mi300x --tp 1 --pp 1 --zero 1", "AMD Instinct MI300X"),
+]
+
+
+@pytest.mark.parametrize(("command", "line"), QUESTIONS)
+def test_questions_that_people_bring(command: str, line: str, capsys: pytest.CaptureFixture[str]):
+    cli.main(command.split())
+    assert line in capsys.readouterr().out
+
+
+def test_what_it_cannot_do_is_said(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit):
+        cli.main(["estimate", "--help"])
+    said = capsys.readouterr().out
+    for word in ("LoRA", "Fine-tuning", "Inference", "spot price"):
+        assert word in said

@@ -116,13 +116,16 @@ def test_causal_flops_count_the_mask_and_decoding_adds_up_to_them():
 BAD_CONFIGS = [
     ([], r"\[\] is no config.json; an object expected"),
     ({"model_type": ["llama"]}, r"model_type \['llama'\] is unknown"),
-    ({"model_type": "mamba"}, "model_type 'mamba' is unknown; if .*--n-layer N"),
+    ({"model_type": "mpt", "d_model": 64, "n_heads": 4}, ".*; if .*--n-layer N --n-embd 64 --n-h"),
+    ({"model_type": "mamba", "state_size": 16}, "model_type 'mamba' .* so no flags describe it$"),
+    ({"model_type": "jamba", "mamba_d_state": 16}, ".* its mamba_d_state tells of layers that we"),
+    ({"dim": 64, "n_layers": 2, "n_heads": 4}, "vocab_size is missing"),  # Llama 2 has it as -1
     ({"model_type": "llama", "num_hidden_layers": 1}, "hidden_size or .* is missing; a whole"),
     (LLAMA | {"hidden_size": "wide"}, "hidden_size is 'wide'; a whole number from 1"),
     (LLAMA | {"layer_types": ["full_attention"]}, "layer_types has 1 entries; one for each of 6"),
     (
         LLAMA | {"layer_types": ["linear_attention"] * 6},
-        "layer_types has 'linear_attention'; .* by --n-layer 6 --n-embd 64 --n-head 4",
+        "layer_types has 'linear_attention', which we don't count; full_attention or",
     ),
     (SMALL["deepseek_v3-0"] | {"attention_bias": True}, "attention_bias is True; false expected"),
 ]
@@ -135,13 +138,27 @@ def test_a_config_that_no_model_has_is_one_line():
 
 
 SHAPE = {"n_layer": 32, "n_embd": 4096}
+# params.json of Llama 3 8B, Mistral 7B v0.1 and Mixtral 8x7B, as their authors' code has them
+META = {"dim": 4096, "n_layers": 32, "n_heads": 32, "n_kv_heads": 8, "vocab_size": 128256}
+META |= {"multiple_of": 1024, "ffn_dim_multiplier": 1.3, "norm_eps": 1e-5, "rope_theta": 5e5}
+MISTRAL = {"dim": 4096, "n_layers": 32, "head_dim": 128, "hidden_dim": 14336, "n_heads": 32}
+MISTRAL |= {"n_kv_heads": 8, "norm_eps": 1e-5, "vocab_size": 32000}
+MIXTRAL = MISTRAL | {"moe": {"num_experts_per_tok": 2, "num_experts": 8}}
+
+
+def test_other_dialects_are_counted():
+    for raw, count in ((META, 8_030_261_248), (MISTRAL, 7_241_732_096), (MIXTRAL, 46_702_792_704)):
+        assert accounting.count_parameters(models.from_hugging_face(raw)) == count
+    dialect = {"model_type": "llama", "d_model": 64, "d_ff": 48, "n_layers": 6, "n_heads": 4}
+    dialect |= {"n_kv_heads": 2, "vocab_size": 257, "max_seq_len": 64}
+    assert models.from_hugging_face(dialect) == models.from_hugging_face(LLAMA)
 
 
 def test_flags_describe_a_published_model():
     mixtral = {"n_kv_head": 8, "mlp_width": 14336, "vocab_size": 32000}
     mixtral |= {"n_expert": 8, "n_active": 2}
     for flags, same in (
-        ({"n_kv_head": 8, "mlp_width": 14336}, "llama3-8b"),
+        ({"n_kv_head": 8, "mlp_width": 14336, "vocab_size": 128256}, "llama3-8b"),
         (mixtral, "mixtral-8x7b"),
     ):
         described = models.chosen(EstimateConfig(**SHAPE, **flags), 0)

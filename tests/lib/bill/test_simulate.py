@@ -7,7 +7,7 @@ import pytest
 
 from cs336_course.shared import published_runs
 from cs336_lib import accounting, cli
-from cs336_lib.bill import limits, models, simulate, text
+from cs336_lib.bill import models, simulate, text
 from cs336_lib.bill.simulate import Cluster, Efficiency, Workload
 from cs336_lib.bill.traffic import Layout
 from cs336_lib.config import Shape, SimulateConfig, UserError
@@ -47,8 +47,33 @@ def test_the_constants_are_those_of_the_fit_and_each_paper_was_left_out():
     for name, step in STEPS.items():
         constants = Efficiency(**FIT["without"][step.paper])
         assert fit_simulator.ratio(name, constants) == pytest.approx(FIT["ratios"][name], abs=1e-4)
-        found = simulate.simulate(step.work, step.cluster).mfu / step.mfu
-        assert fit_simulator.ratio(name, fitted) == pytest.approx(found)
+    for name, grid in fit_simulator.GRID.items():
+        assert grid[0] < getattr(fitted, name) < grid[-1]
+
+
+def off(ratios: dict[str, float]) -> float:
+    """Median error, if each source counts equally."""
+    return published_runs.quantile({name: abs(r - 1) for name, r in ratios.items()}, 0.5)
+
+
+def test_it_errs_by_less_than_half_of_what_one_mfu_does():
+    """As docs/published_runs.md says; a program's label can be chosen with --stack."""
+    found = published_runs.left_out()
+    assert off(found) < 0.10
+    assert off(found) < 0.5 * off(published_runs.one_mfu())
+    assert off(found) < 0.5 * off(published_runs.one_mfu(0.5))
+    mfus = {name: step.mfu for name, step in STEPS.items()}
+    ends = tuple(round(published_runs.quantile(mfus, share), 2) for share in (0.1, 0.9))
+    assert ends == text.REACHED
+    assert {step.stack for step in STEPS.values()} == text.STACKS.keys()
+
+
+def test_more_machines_take_longer():
+    """Small models on 512 GPUs waited three times as long as bandwidths alone say (nanotron)."""
+    step = STEPS["nanotron-3b-512"]
+    instant = replace(step.cluster, efficiency=replace(Efficiency(), hop=0.0))
+    assert simulate.simulate(step.work, instant).mfu > 2.5 * step.mfu
+    assert simulate.simulate(step.work, step.cluster).mfu < 1.25 * step.mfu
 
 
 def test_the_page_has_every_table():
@@ -57,6 +82,9 @@ def test_the_page_has_every_table():
         assert table() in page, table
     low, high = simulate.SPREAD
     assert f"between {low:g} and {high:g} times as long" in page
+    pairs, right = published_tables.order()
+    assert f"right in {right:.0%} of {pairs} pairs" in page
+    assert len(page.split()) <= 2000
 
 
 def test_each_published_step_fits_its_devices_or_says_why_not():
@@ -68,17 +96,13 @@ def test_each_published_step_fits_its_devices_or_says_why_not():
 # Pipelines
 
 
-def test_the_bubble_of_the_events_is_the_one_of_the_formula():
-    """GPipe and 1F1B wait for p - 1 of m micro-batches, which chunks divide.
-
-    Huang et al. 2019; Narayanan et al. 2021, section 2.2.
-    """
+def test_the_bubble_is_the_one_of_the_formula():
+    """1F1B waits for p - 1 of m micro-batches, which chunks divide (Narayanan et al. 2021, 2.2)."""
     fast = Cluster(DATASHEET["h100"], INSTANT, INSTANT)
     for layout in (
         Layout(pp=4, micro_batches=8),
-        Layout(pp=4, micro_batches=8, schedule="gpipe"),
         Layout(pp=8, micro_batches=64),
-        Layout(pp=4, micro_batches=8, schedule="interleaved", chunks=3),
+        Layout(pp=4, micro_batches=8, chunks=3),
         Layout(micro_batches=5),
     ):
         parts = simulate.simulate(work_of(layout), fast).parts
@@ -87,26 +111,17 @@ def test_the_bubble_of_the_events_is_the_one_of_the_formula():
         assert idle == pytest.approx(expected, rel=1e-3, abs=1e-9), layout
 
 
-def test_dualpipe_waits_as_in_its_paper():
-    """(p / 2 - 1) (F&B + B - 3 W), where B includes W (DeepSeek-AI 2024, table 2)."""
-    work = work_of(Layout(pp=8, micro_batches=20, schedule="dualpipe"))
-    forward, backward = (places[0] for places in simulate.pass_seconds(work, H100S).values())
-    weights = 6 * simulate.layer_passes(work, H100S).forward.matrices  # of 48 layers on 8 devices
-    idle = simulate.dualpipe_seconds(work, H100S) - 20 * (forward + backward)
-    assert idle == pytest.approx(3 * (forward + 2 * backward - 3 * weights), rel=1e-3)
-
-
 def test_what_is_computed_again_is_what_memory_lacks():
     """Selective recomputation repeats half of the matmuls, or the scores that would be stored."""
     for fused in (True, False):
         work = work_of(Layout(), fused_attention=fused)
-        computing = simulate.computing_pass(work, H100S)
+        computing = simulate.computing(work, H100S)
         backward, selective, full = (
-            simulate.layer_passes(replace(work, recompute=recompute), H100S).backward
+            simulate.passes(replace(work, recompute=recompute), H100S).backward
             for recompute in ("none", "selective", "full")
         )
-        half = computing.matrices / 2 if fused else 0
-        assert selective.matrices - backward.matrices == pytest.approx(half)
+        half = computing.matmuls / 2 if fused else 0
+        assert selective.matmuls - backward.matmuls == pytest.approx(half)
         scores = 0 if fused else computing.attention
         assert selective.attention - backward.attention == pytest.approx(scores)
         assert full == pytest.approx(backward.plus(computing))
@@ -114,17 +129,6 @@ def test_what_is_computed_again_is_what_memory_lacks():
             sum(simulate.memory(replace(work, recompute=r)).values()) for r in ("none", "selective")
         ]
         assert of[1] < of[0]
-
-
-def test_a_long_step_takes_as_long_as_its_events():
-    for layout in (
-        Layout(pp=4, micro_batches=21),
-        Layout(pp=4, micro_batches=20, schedule="gpipe"),
-        Layout(pp=4, micro_batches=24, schedule="interleaved", chunks=4),
-    ):
-        work = work_of(layout)
-        last = max(event.end for event in simulate.pipeline_events(work, H100S))
-        assert simulate.pipeline_seconds(work, H100S) == pytest.approx(last, rel=1e-9)
 
 
 # Links and waiting
@@ -139,11 +143,11 @@ def test_a_collective_has_the_slowest_of_its_links():
     assert ideal.bandwidth(16, 8) == ideal.bandwidth(16, 64) == 50e9  # a ring for each device
     assert replace(ideal, cards=4).bandwidth(16, 8) == 25e9
     # 8 of 15 others are elsewhere, and each device has a card
-    assert ideal.bandwidth(16, 1, "all-to-all") == pytest.approx(50e9 * 15 / 8)
-    assert ideal.bandwidth(16, 8, "all-to-all") == pytest.approx(50e9)
+    assert ideal.bandwidth(16, 1, to_all=True) == pytest.approx(50e9 * 15 / 8)
+    assert ideal.bandwidth(16, 8, to_all=True) == pytest.approx(50e9)
     # 7 others inside would take as long as the slower level only if NVLink had 7/8 of a card
     slow = replace(ideal, inner=replace(ideal.inner, bandwidth=10e9))
-    assert slow.bandwidth(16, 1, "all-to-all") == pytest.approx(10e9 * 15 / 7)
+    assert slow.bandwidth(16, 1, to_all=True) == pytest.approx(10e9 * 15 / 7)
 
 
 def test_the_limit_is_near_its_formula():
@@ -154,7 +158,7 @@ def test_the_limit_is_near_its_formula():
     for zero, factor in ((0, 2), (1, 1), (2, 1), (3, 1.5)):
         work = Workload(wide, Layout(dp=2**20, zero=zero), 4096)
         expected = factor * flops / 400e9
-        assert limits.data_limit(work, cluster) == pytest.approx(expected, rel=0.01)
+        assert simulate.data_limit(work, cluster) == pytest.approx(expected, rel=0.01)
 
 
 def test_llama_3_trained_for_nine_tenths_of_its_time():
@@ -179,7 +183,7 @@ def test_the_command_prints_a_step_and_a_sweep(capsys):
     said = capsys.readouterr().out
     for line in ("dp 128, tp 8, pp 16", "MFU", "it fits", "one in 3.1 hours"):
         assert line in said
-    assert re.search(r"waits    1\.\d* s tensor, 0\.8\d* s pipeline, 0\.05\d* s data", said)
+    assert re.search(r"waits    1\.\d* s tensor, 0\.[678]\d* s pipeline", said)
     shown = r"step +([\d.]+) s: .*\n  expect   ([\d.]+) to ([\d.]+) s"
     step, low, high = re.search(shown, said).groups()
     for limit, factor in zip((low, high), simulate.SPREAD, strict=True):
@@ -198,18 +202,20 @@ EVERY_FLAG = {
     **{"gpus": 32, "hardware": "a100", "inner": "pcie5", "outer": "ethernet-10g"},
     **{"stack": "megatron-2021", "attention": "eager", "sequence": False, "overlap": False},
     **{"async_tp": True, "batch": 64, "seq": 1024, "tp": 4, "pp": 4, "cp": 2, "ep": 2, "zero": 1},
-    **{"chunks": 2, "schedule": "gpipe", "micro_batch": 2, "recompute": "none"},
+    **{"chunks": 2, "micro_batch": 2, "recompute": "none", "tokens": 1e12, "price": 2},
+    **{"peak": 5e14, "bandwidth": 1e12, "memory": 5e10},
 }
 
 
 def test_every_flag_counts():
-    options = {"model": "qwen3-30b-a3b", "gpus": 16, "tp": 2, "pp": 2, "batch": 32}
+    options = {"model": "qwen3-30b-a3b", "gpus": 16, "tp": 2, "pp": 2, "batch": 32, "tokens": 1e9}
     shapes, flags = ({field.name for field in fields(kind)} for kind in (Shape, SimulateConfig))
-    assert EVERY_FLAG.keys() == flags - shapes - {"dp"}  # which follows from the others here
+    assert EVERY_FLAG.keys() == flags - shapes - {"dp", "extend"}
     usual = text.simulation(**options)
     for name, value in EVERY_FLAG.items():
         assert text.simulation(**options | {name: value}) != usual, name
-    for row in text.simulation(**options | {"tp": 0, "dp": 4}).splitlines()[2:-3]:
+    swept = text.simulation(**options | {"tp": 0, "dp": 4})
+    for row in swept[: swept.index("layouts fit")].splitlines()[2:-1]:
         assert row.split()[2] == "4"
 
 
@@ -223,7 +229,7 @@ MISFITS = [
     ({"tp": 1, "pp": 1, "batch": 20}, "batch 20 isn't a multiple of 8, which 8 replicas"),
     ({"gpus": 3, "tp": 3, "pp": 1}, "32 query heads .* tp 3; leave out --tp or --pp"),
     ({"model": "llama3-405b", "gpus": 8}, "no layout fits Llama 3.1 405B on 8 x NVIDIA"),
-    ({"inner": "string"}, "inner 'string' is unknown; one of nvlink3"),
+    ({"inner": "string"}, "inner 'string' is unknown; one of nvlink2, nvlink3"),
     ({"gpus": 64, "dp": 4, "tp": 8, "pp": 4}, "cp 1 = 128, not 64 GPUs; leave out --tp"),
 ]
 
