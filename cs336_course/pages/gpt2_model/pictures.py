@@ -1,22 +1,21 @@
 """Figures of GPT-2's parts: the whole, where its parameters are, and attention on four words."""
 
 from collections.abc import Mapping, Sequence
-from itertools import cycle
 
 import matplotlib.pyplot as plt
 import numpy as np
+from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch, Rectangle
 from numpy.typing import ArrayLike
+from torch import Tensor
 
 from cs336_course.drawing.charts import curves
 from cs336_course.drawing.style import (
     BLUE,
     GREEN,
     GREY,
-    MINT,
-    PINK,
     RED,
     SKY,
     YELLOW,
@@ -25,8 +24,6 @@ from cs336_course.drawing.style import (
     show_cover,
 )
 from cs336_course.pages.gpt2_model import story
-
-SHARES = ((BLUE, "", "white"), (PINK, "", "black"), (YELLOW, "", "black"), (MINT, "", "black"))
 
 
 def box(axes: Axes, x: float, y: float, width: float, text: str, colour: str) -> None:
@@ -105,28 +102,52 @@ def architecture(n_layer: int, n_embd: int, vocab_size: int) -> Figure:
     return drawing
 
 
-def parameter_share(models: Mapping[str, Mapping[str, int]], title: str) -> Figure:
-    """Draw a bar of 100 % per model, divided into its parts."""
-    drawing, axes = figure(13, 1.4 + 0.85 * len(models))
-    parts = list(next(iter(models.values())))
-    colours = dict(zip(parts, cycle(SHARES), strict=False))
-    for height, counts in enumerate(models.values()):
-        left, total = 0.0, sum(counts.values())
-        for part in parts:
-            share = 100 * counts[part] / total
-            colour, hatch, ink = colours[part]
-            name = part if height == 0 else None
-            axes.barh(height, share, left=left, color=colour, hatch=hatch, label=name)
-            if share > 3:
-                middle = {"ha": "center", "va": "center", "size": 14, "color": ink}
-                axes.text(left + share / 2, height, f"{share:.0f} %", **middle)
-            left += share
-    axes.set_yticks(range(len(models)), models)
-    axes.invert_yaxis()
-    axes.set_xlim(0, 100)
+def number_table(axes: Axes, numbers: np.ndarray, form: str, framed: int | None) -> None:
+    """Draw a table of numbers as shaded cells, with a frame around one row or around all."""
+    axes.imshow(numbers, cmap="Blues", vmin=0, vmax=max(1.8 * np.nanmax(numbers), 1), aspect="auto")
     axes.grid(visible=False)
-    axes.legend(ncols=len(parts), loc="upper center", bbox_to_anchor=(0.5, -0.2))
-    label(axes, title, "share of all parameters [%]", "")
+    for (row, column), number in np.ndenumerate(numbers):
+        if np.isnan(number):
+            hatched = Rectangle((column - 0.5, row - 0.5), 1, 1, facecolor="none")
+            axes.add_patch(hatched)
+            hatched.set(edgecolor=GREY, hatch="//", lw=1)
+        else:
+            axes.text(column, row, form % number, ha="center", va="center", size=15)
+    height, width = numbers.shape
+    top, rows = (-0.48, height - 0.04) if framed is None else (framed - 0.48, 0.96)
+    axes.add_patch(
+        Rectangle((-0.48, top), width - 0.04, rows, facecolor="none", edgecolor=RED, lw=3)
+    )
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.tick_params(length=0)
+
+
+def projection(
+    words: Sequence[str], x: ArrayLike, w_q: ArrayLike, w_k: ArrayLike, title: str
+) -> Figure:
+    """Draw how two matrices make queries and keys of word vectors, with the last word framed.
+
+    Args:
+        words: The tokens, in order.
+        x: Word vectors of shape (token, d).
+        w_q: Matrix of shape (d, d) that makes queries.
+        w_k: Matrix of shape (d, d) that makes keys.
+        title: The title of the figure.
+    """
+    drawing, panels = figure(14, 5.6, nrows=2, ncols=3)
+    vectors = np.asarray(x, dtype=float)
+    chosen = int(vectors[-1].argmax())
+    for row, matrix, names in ((0, w_q, ("$W_q$", "queries")), (1, w_k, ("$W_k$", "keys"))):
+        numbers = np.asarray(matrix, dtype=float)
+        tables = ("words x", vectors), (names[0], numbers), (names[1], vectors @ numbers)
+        for place, (caption, table) in enumerate(tables):
+            axes = panels[row, place]
+            number_table(axes, table, "%.0f", chosen if place == 1 else len(words) - 1)
+            axes.set_title(("", "× ", "= ")[place] + caption, loc="left", fontsize=15)
+            if place != 1:
+                axes.set_yticks(range(len(words)), words, fontsize=14)
+    drawing.suptitle(title, fontsize=17, fontweight="bold")
     return drawing
 
 
@@ -150,54 +171,94 @@ def attention_trace(
     weights /= weights.sum(1, keepdims=True)
     drawing, panels = figure(15, 4.9, ncols=6, width_ratios=(width, width, 1.4, count, count, 1.4))
     root = f"q·k / {np.sqrt(width):.3g}"
+    last = count - 1
     tables = (
-        ("query", queries, "%.0f", ""),
-        ("key", keys, "%.0f", ""),
-        ("value", values, "%.0f", ""),
-        (f"scores ({root})", scores, "%.0f", "future"),
-        ("weights (softmax)", weights, "%.2f", "future"),
-        ("output", weights @ values, "%.1f", ""),
+        ("query", queries, "%.0f", last),
+        ("key", keys, "%.0f", None),  # the last word's query meets all keys
+        ("value", values, "%.0f", None),
+        (f"scores ({root})", np.where(past, scores, np.nan), "%.0f", last),
+        ("weights (softmax)", np.where(past, weights, np.nan), "%.2f", last),
+        ("output", weights @ values, "%.1f", last),
     )
-    for axes, (caption, numbers, form, hidden) in zip(panels, tables, strict=True):
-        shown = np.where(past, numbers, np.nan) if hidden else numbers
-        axes.imshow(shown, cmap="Blues", vmin=0, vmax=max(1.8 * np.nanmax(shown), 1), aspect="auto")
-        axes.grid(visible=False)
-        for (row, column), number in np.ndenumerate(shown):
-            if np.isnan(number):
-                place = (column - 0.5, row - 0.5)
-                axes.add_patch(
-                    Rectangle(place, 1, 1, facecolor="none", edgecolor=GREY, hatch="//", lw=1)
-                )
-                continue
-            middle = {"ha": "center", "va": "center", "size": 15}
-            axes.text(column, row, form % number, **middle)
-        last = Rectangle((-0.48, count - 1.48), shown.shape[1] - 0.04, 0.96)
-        last.set(facecolor="none", edgecolor=RED, lw=3)
-        axes.add_patch(last)
+    for axes, (caption, numbers, form, framed) in zip(panels, tables, strict=True):
+        number_table(axes, numbers, form, framed)
         axes.set_title(caption, loc="left", fontsize=15, fontweight="bold")
-        axes.set_yticks(range(count), words if axes is panels[0] else [""] * count, fontsize=15)
-        axes.set_xticks(range(count if hidden else 0), words if hidden else [], fontsize=14)
-        axes.tick_params(length=0)
+        if np.isnan(numbers).any():
+            axes.set_xticks(range(count), words, fontsize=14)
+    panels[0].set_yticks(range(count), words, fontsize=15)
     drawing.suptitle(title, fontsize=17, fontweight="bold")
     return drawing
 
 
-def seen_past(losses: Mapping[int, float], counted: float, title: str) -> Figure:
-    """Plot a model's loss against the number of letters that it may see.
+def heads(n_head: int, n_embd: int) -> Figure:
+    """Draw the path of a text through a layer of heads, with the shape of each tensor."""
+    drawing, axes = figure(14, 3.4)
+    axes.set(xlim=(0, 14), ylim=(-1.6, 1.7))
+    axes.axis("off")
+    size = n_embd // n_head
+    tensors = ((0.9, "x", f"(seq, {n_embd})"), (4.1, "q, k, v", f"(seq, 3 · {n_head} · {size})"))
+    tensors += (
+        (9.9, "side by side", f"(seq, {n_head} · {size})"),
+        (13.1, "out", f"(seq, {n_embd})"),
+    )
+    for x, name, shape in tensors:
+        box(axes, x, 0, 1.5, name, "white")
+        axes.text(x, -0.5, shape, ha="center", va="top", size=14)
+    for x, name in ((2.5, "c_attn"), (11.5, "c_proj")):
+        box(axes, x, 0, 1.1, name, SKY)
+    for y, name in ((1.2, "head 0"), (0.4, "head 1"), (-1.2, f"head {n_head - 1}")):
+        box(axes, 7, y, 2.3, f"{name}: (seq, {size})", YELLOW)
+        arrow(axes, (4.87, 0.1 * np.sign(y)), (5.83, y))
+        arrow(axes, (8.17, y), (9.13, 0.1 * np.sign(y)))
+    axes.text(7, -0.4, "⋮", ha="center", va="center", size=20)
+    for start, end in ((1.67, 1.93), (3.07, 3.33), (10.67, 10.93), (12.07, 12.33)):
+        arrow(axes, (start, 0), (end, 0))
+    return drawing
+
+
+def attention_maps(maps: Mapping[str, Float[Tensor, "seq seq"]], text: str) -> Figure:
+    """Draw each head's weights on a text: a row for each letter, a column for each it looks at."""
+    drawing, panels = figure(14, 6.6, ncols=len(maps))
+    for axes, (name, weights) in zip(panels, maps.items(), strict=True):
+        axes.imshow(weights, cmap="Blues", vmin=0, vmax=1)
+        axes.grid(visible=False)
+        axes.set_xticks(range(len(text)), text, fontsize=11)
+        axes.set_yticks(range(len(text)), text, fontsize=11)
+        axes.tick_params(length=0)
+        label(axes, name, "letter looked at", "letter that looks")
+    return drawing
+
+
+def stacks(runs: Mapping[str, Sequence[Sequence[float]]], every: int, title: str) -> Figure:
+    """Plot the loss of several ways to stack blocks, a thin line for each seed."""
+    _, axes = figure(10, 4.6)
+    for (name, seeds), colour in zip(runs.items(), (BLUE, GREEN, RED), strict=True):
+        for number, curve in enumerate(seeds):
+            places = [every * (step + 1) for step in range(len(curve))]
+            axes.plot(places, curve, color=colour, lw=2, label=name if number == 0 else "_")
+    axes.set(ylim=(2.3, 4.2))
+    axes.legend()
+    label(axes, title, "step", "loss [nats/letter]")
+    return axes.get_figure(root=True)
+
+
+def seen_past(losses: Mapping[str, Mapping[int, float]], title: str) -> Figure:
+    """Plot the loss of tables and models against the number of letters that they see.
 
     Args:
-        losses: Loss in nats per letter, by the number of letters.
-        counted: Loss of counting which letter follows which.
+        losses: Loss in nats per letter by the number of letters, by name.
         title: The title of the figure.
     """
+    seen = (1, 2, 4, 8, 16)
+    lines = {name: (list(points), list(points.values())) for name, points in losses.items()}
     return curves(
         title,
         "letters that it may see",
         "loss [nats/letter]",
-        {"the shipped model": list(losses.values())},
-        levels={"a table of letter pairs": counted},
+        lines,
+        log="x",
         dots=True,
-        xticks=range(len(losses)),
-        xticklabels=list(losses),
-        ylim=(0, 3),
+        xticks=seen,
+        xticklabels=seen,
+        ylim=(1.2, 2.8),
     )
