@@ -5,7 +5,6 @@ share, and off libuv, which PyTorch for Windows lacks.
 """
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -47,10 +46,3 @@ def kill_after(process: subprocess.Popen[str], beginning: str) -> None:
             break
     process.kill()
     process.communicate()
-
-
-def free_port() -> int:
-    """Return a port that no other program uses."""
-    with socket.socket() as asked:
-        asked.bind(("127.0.0.1", 0))
-        return asked.getsockname()[1]

@@ -19,8 +19,6 @@ from cs336_course.drawing.style import (
 from cs336_course.pages.recipe_of_today import story
 from cs336_course.pages.recipe_of_today.story import BLOCK, ROWS, SIZES, Pair
 
-LOSS = "loss on held-out plays [nats/letter]"
-
 
 def cover() -> None:
     """Draw the training losses of the old and the new recipe, with a thin line for each seed."""

@@ -217,11 +217,6 @@ def qkv_cases() -> Iterator[Case]:
     yield Case("numbers in float64", qkv=normal(2, 4, 3 * 2 * 3).double(), n_head=2)
 
 
-def in_heads(part: Tensor, n_head: int) -> Tensor:
-    """Return a third of qkv as (batch, head, seq, head_dim)."""
-    return part.view(*part.shape[:2], n_head, -1).transpose(1, 2)
-
-
 def thirds(cut: Callable[[Tensor, int], Any]) -> Callable[[Tensor, int], Any]:
     """Return an answer that applies `cut` to each third of the channels."""
     return lambda qkv, n_head: tuple(cut(part, n_head) for part in qkv.chunk(3, -1))
