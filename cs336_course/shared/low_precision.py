@@ -63,10 +63,10 @@ def shares() -> Float[Tensor, " letters"]:
 
 
 @torch.no_grad()
-def beliefs(model: GPT) -> Float[Tensor, " letters"]:
-    """Return the mean of a model's probabilities over 64 windows of the plays."""
+def beliefs(model: GPT) -> Float[Tensor, "positions letters"]:
+    """Return a model's probabilities at all positions of 64 windows of the plays."""
     windows = plays()[0][: 64 * CONTEXT].view(64, CONTEXT)
-    return model(windows).softmax(-1).mean((0, 1))
+    return model(windows).softmax(-1).flatten(0, 1)
 
 
 def batches(

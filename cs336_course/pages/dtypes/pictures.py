@@ -1,4 +1,4 @@
-"""Pictures of page 01: fields of bits, number lines and lost gradients."""
+"""Pictures of page 01: fields of bits, number lines and learned staircases."""
 
 from collections.abc import Mapping, Sequence
 
@@ -61,7 +61,7 @@ def cover() -> None:
         "fp32": low_precision.train(),
         "fp16": low_precision.train(lambda x: x.half().float()),
     }
-    learned = {name: low_precision.beliefs(run.model) for name, run in runs.items()}
+    learned = {name: low_precision.beliefs(run.model).mean(0) for name, run in runs.items()}
     stairs(learned, low_precision.shares())
     show_cover()
 
@@ -158,25 +158,20 @@ def bit_fields(numbers: Sequence[FloatFormat | IntFormat]) -> Figure:
     return fig
 
 
-def number_lines(
-    numbers: Sequence[FloatFormat | IntFormat], low: float, high: float, title: str
-) -> Figure:
-    """Draw a tick for every value of each format in [low, high]."""
-    fig, axes = figure(12, 0.75 * len(numbers) + 1.6)
-    for row, number in enumerate(reversed(numbers)):
-        if isinstance(number, IntFormat):
-            values = np.arange(max(number.min, low), min(number.max, high) + 1)
-        else:
-            values = np.array([0.0, *number.positive_values()])
-        values = values[(values >= low) & (values <= high)]
-        colour = LINES[row % 4]
-        axes.hlines(row, low, high, color=GREY, lw=0.8)
-        axes.vlines(values, row - 0.32, row + 0.32, color=colour, lw=2)
-    axes.set_yticks(range(len(numbers)), [number.name for number in reversed(numbers)])
-    axes.tick_params(labelsize=16)
+def number_line(number: FloatFormat, low: float, high: float, title: str) -> Figure:
+    """Draw a tick for every value of a format in [low, high], in colour up to the first normal."""
+    drawing, axes = figure(12, 2)
+    values = np.array([0.0, *number.positive_values()])
+    values = values[(values >= low) & (values <= high)]
+    tiny = values < number.smallest_normal
+    axes.hlines(0, low, high, color=GREY, lw=0.8)
+    for kind, colour, name in ((tiny, RED, "0 and subnormal"), (~tiny, BLUE, "normal")):
+        axes.vlines(values[kind], -1, 1, color=colour, lw=3, label=name)
+    axes.set(yticks=[], ylim=(-1.2, 1.2))
     axes.grid(False)
+    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
     label(axes, title, "value", "")
-    return fig
+    return drawing
 
 
 def ranges(numbers: Sequence[FloatFormat], marks: Sequence[float] = ()) -> Figure:
@@ -209,37 +204,4 @@ def ranges(numbers: Sequence[FloatFormat], marks: Sequence[float] = ()) -> Figur
     axes.set_xlabel("positive value", fontsize=17)
     title = "Exponent bits buy range, mantissa bits buy precision"
     axes.set_title(title, loc="left", fontweight="bold", fontsize=19, pad=30)
-    return fig
-
-
-def gradient_histogram(
-    magnitudes: Mapping[str, Float[Tensor, "..."]], number: FloatFormat
-) -> Figure:
-    """Plot histograms of |gradient| on a log axis, with the range of the format `number`.
-
-    Values in the left grey area are rounded to zero, because they are smaller than half the
-    smallest positive value. Values in the right grey area overflow.
-    """
-    fig, axes = figure(11, 4.8)
-    edges = 2.0 ** np.arange(-46, 21)
-    for (name, values), colour in zip(magnitudes.items(), (RED, BLUE, GREEN), strict=False):
-        counts, _ = np.histogram(values.abs().flatten().cpu().numpy(), bins=edges)
-        share = 100 * counts / values.numel()
-        axes.stairs(share, edges, fill=True, alpha=0.55, color=colour, lw=0, label=name)
-        axes.stairs(share, edges, color=colour, lw=1.5)
-    lost, top = number.smallest_subnormal / 2, number.max
-    axes.axvspan(edges[0], lost, color=GREY, alpha=0.25, lw=0)
-    axes.axvspan(top, edges[-1], color=GREY, alpha=0.25, lw=0)
-    axes.axvline(number.smallest_normal, color=BLACK, lw=1.5, ls=":")
-    high = axes.get_ylim()[1] * 1.35
-    axes.set_ylim(0, high)
-    axes.text(lost / 2, high * 0.96, f"{number.name}: zero", ha="right", va="top")
-    axes.text(top / 4, high * 0.96, "normal", ha="right", va="top")
-    axes.text(number.smallest_normal / 1.5, high * 0.96, "subnormal", ha="right", va="top")
-    axes.text(top * 1.6, high * 0.96, "inf", va="top")
-    axes.set_xscale("log", base=2)
-    axes.set_xlim(edges[0], edges[-1])
-    axes.legend(loc="center right", bbox_to_anchor=(0.9, 0.6), fontsize=16)
-    title = f"Which gradients {number.name} can hold"
-    label(axes, title, "magnitude of the gradient", "share [%]")
     return fig
