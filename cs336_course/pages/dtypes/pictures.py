@@ -88,12 +88,11 @@ def rounding_places() -> Figure:
         axes.text(x + right, y + up, name, ha=side)
         if is_rounded:
             axes.plot(x, y, "o", color=BLUE, ms=13)
-    axes.plot([], [], "o", color=BLUE, ms=13, label="compute rounds")
-    axes.plot([], [], "s", color=YELLOW, ms=15, label="store rounds")
-    axes.legend(loc="upper left")
+    (dot,) = axes.plot([], [], "o", color=BLUE, ms=13, label="compute rounds")
+    axes.legend(handles=[dot, Patch(facecolor=YELLOW, label="store rounds")], loc="upper left")
     axes.set(xlim=(0.5, 11), ylim=(0.2, 3.5))
     axes.set_title("Where a training step rounds", loc="left", fontweight="bold")
-    bare(axes)
+    axes.set_axis_off()
     return drawing
 
 
