@@ -5,6 +5,7 @@ arithmetic with fp32 accumulation, and much faster on a CPU, which has no fp16 u
 """
 
 import math
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -31,12 +32,12 @@ class Run:
 
     Attributes:
         losses: Loss in nats per character at each step.
-        silent: Share of the blocks' weights whose gradient was 0 in the last step.
-        moved: Share of the blocks' weights that the last step changed.
+        model: The trained model, with the gradients of its last step.
+        moved: Share of the weights in the blocks' matrices that the last step changed.
     """
 
     losses: list[float]
-    silent: float = math.nan
+    model: GPT | None = None
     moved: float = math.nan
 
     @property
@@ -55,11 +56,24 @@ def plays() -> tuple[Int[Tensor, " chars"], int]:
     ), tokenizer.vocab_size
 
 
+def shares() -> Float[Tensor, " letters"]:
+    """Return how much of the plays each letter is."""
+    ids, letters = plays()
+    return torch.bincount(ids, minlength=letters) / len(ids)
+
+
+@torch.no_grad()
+def beliefs(model: GPT) -> Float[Tensor, "positions letters"]:
+    """Return a model's probabilities at all positions of 64 windows of the plays."""
+    windows = plays()[0][: 64 * CONTEXT].view(64, CONTEXT)
+    return model(windows).softmax(-1).flatten(0, 1)
+
+
 def batches(
-    steps: int, seed: int
+    steps: int, seed: int, ids: Int[Tensor, " chars"] | None = None
 ) -> Iterator[tuple[Int[Tensor, "batch seq"], Int[Tensor, "batch seq"]]]:
     """Yield inputs and targets, which are the same for every run with this seed."""
-    ids, _ = plays()
+    ids = plays()[0] if ids is None else ids
     random = torch.Generator().manual_seed(seed)
     for _ in range(steps):
         starts = torch.randint(len(ids) - CONTEXT - 1, (BATCH, 1), generator=random)
@@ -67,12 +81,10 @@ def batches(
         yield windows[:, :-1], windows[:, 1:]
 
 
-def small_gpt(n_layer: int, seed: int) -> GPT:
-    """Return a GPT of width 64 on the CPU, with GPT-2's initialization."""
-    shape = GPTConfig(
-        n_layer=n_layer, n_head=2, n_embd=64, block_size=CONTEXT, vocab_size=plays()[1]
-    )
-    return GPT(shape, seed=seed)
+def small_gpt(n_layer: int, seed: int, vocab_size: int = 0) -> GPT:
+    """Return a GPT of width 64 on the CPU, by default for the plays' letters."""
+    sizes = {"n_embd": 64, "block_size": CONTEXT, "vocab_size": vocab_size or plays()[1]}
+    return GPT(GPTConfig(n_layer=n_layer, n_head=2, **sizes), seed=seed)
 
 
 def cosine(step: int, steps: int, peak: float) -> float:
@@ -101,29 +113,10 @@ def exact(x: Tensor) -> Tensor:
     return x
 
 
-def valley(
-    compute: Rounding = exact, store: Rounding = exact, steps: int = 3000
-) -> Float[Tensor, "steps_plus_one 2"]:
-    """Return the path of gradient descent from (-1.2, 0.2) through Rosenbrock's curved valley.
-
-    Its lowest point is (1, 1). The loss is divided by `POSITIONS`, as GPT-2's is, and the gradient
-    is multiplied by it again before the step.
-    """
-    w = torch.tensor([-1.2, 0.2])
-    path = [w]
-    for _ in range(steps):
-        x, y = w.tolist()
-        off = y - x * x  # the valley's floor is the parabola y = x^2
-        gradient = torch.tensor([-0.02 * (1 - x) - 2 * x * off, off])
-        w = store(w - 0.2 * POSITIONS * compute(gradient / POSITIONS))
-        path.append(w)
-    return torch.stack(path)
-
-
-def round_outputs(model: nn.Module, rounding: Rounding) -> None:
-    """Round the output of every layer, and the gradient that comes back to it."""
-    for layer in model.modules():
-        if isinstance(layer, nn.Linear | nn.Embedding | nn.LayerNorm):
+def round_outputs(model: nn.Module, rounding: Rounding, only: str) -> None:
+    """Round what leaves the linear layers, embeddings and norms, and the gradients coming back."""
+    for name, layer in model.named_modules():
+        if isinstance(layer, nn.Linear | nn.Embedding | nn.LayerNorm) and re.search(only, name):
             layer.register_forward_hook(lambda _layer, _inputs, x: Rounded.apply(x, rounding))
 
 
@@ -146,6 +139,8 @@ def train(
     loss_scale: float = 1.0,
     *,
     averages: Rounding | None = None,
+    only: str = "",
+    text: tuple[Int[Tensor, " chars"], int] | None = None,
     steps: int = 300,
     rate: float = 6e-4,
     seed: int = 0,
@@ -161,21 +156,24 @@ def train(
         store: Rounds weights and AdamW's two averages after each step.
         loss_scale: Factor of the loss. The gradients are divided by it before the step.
         averages: Rounds AdamW's two averages, if they aren't stored as the weights are.
+        only: Pattern for the names of the layers whose outputs are rounded, by default all.
+        text: Ids to learn and the size of their vocabulary, by default the plays' letters.
         steps: Number of steps.
         rate: Peak learning rate, by default that of GPT-2.
         seed: Seed of the weights, the batches and the rounding.
     """
     torch.manual_seed(seed)
-    model = small_gpt(2, seed)
+    ids, vocab_size = text or plays()
+    model = small_gpt(2, seed, vocab_size)
     weights = dict(model.named_parameters())
     blocks = [weight for name, weight in weights.items() if ".h." in name and weight.ndim == 2]
-    round_outputs(model, compute)
+    round_outputs(model, compute, only)
     optimizer = torch.optim.AdamW(
         weights.values(), lr=rate, betas=(0.9, 0.95), eps=1e-15, weight_decay=0.0
     )
     store_rounded(optimizer, store, averages or store)
     losses = []
-    for step, (x, y) in enumerate(batches(steps, seed)):
+    for step, (x, y) in enumerate(batches(steps, seed, ids)):
         optimizer.param_groups[0]["lr"] = cosine(step, steps, rate)
         low = {name: Rounded.apply(weight, compute) for name, weight in weights.items()}
         logits = functional_call(model, low, (x,))
@@ -188,7 +186,5 @@ def train(
         optimizer.step()
         store_rounded(optimizer, store, averages or store)
         losses.append(loss.item() / y.numel())
-    silent = [weight.grad.flatten() == 0 for weight in blocks if weight.grad is not None]
     moved = [(old != new).flatten() for old, new in zip(before, blocks, strict=True)]
-    shares = (torch.cat(which).float().mean().item() for which in (silent, moved))
-    return Run(losses, *shares)
+    return Run(losses, model, torch.cat(moved).float().mean().item())

@@ -1,4 +1,4 @@
-"""Pictures of page 01: fields of bits, number lines and lost gradients."""
+"""Pictures of page 01: fields of bits, number lines and learned staircases."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,9 +6,8 @@ import numpy as np
 from jaxtyping import Float
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from torch import Tensor, bfloat16, float16
+from torch import Tensor
 
-from cs336_course.drawing.charts import curves
 from cs336_course.drawing.dtypes import EXPONENT, MANTISSA, SIGN, bare, box, fields
 from cs336_course.drawing.style import (
     BLACK,
@@ -18,6 +17,7 @@ from cs336_course.drawing.style import (
     LINES,
     ORANGE,
     RED,
+    YELLOW,
     figure,
     label,
     show_cover,
@@ -26,28 +26,74 @@ from cs336_course.shared import low_precision
 from cs336_course.shared.number_formats import FloatFormat, IntFormat
 
 
+def stairs(
+    learned: Mapping[str, Float[Tensor, " letters"]],
+    share: Float[Tensor, " letters"],
+    step: float = 0.0,
+) -> Figure:
+    """Draw each letter's learned probability over its share of the text.
+
+    Args:
+        learned: Probabilities of the letters by the name of the run.
+        share: How much of the text each letter is.
+        step: Multiple to which the mistakes are rounded. Its ties are drawn as a staircase.
+    """
+    drawing, axes = figure(10, 5)
+    for (name, p), colour, marker in zip(learned.items(), LINES, "s^", strict=False):
+        axes.plot(share, p, marker, color=colour, ms=9, label=name)
+    places = np.linspace(0, 0.17, 1000)
+    axes.plot(places, places, color=BLACK, lw=1.5, ls=":", label="probability = share")
+    if step:
+        stair = step * (np.floor(places / step) + 0.5)
+        axes.plot(places, stair, color=GREEN, lw=1.5, label="drawn with pencil and paper")
+        odd = range(1, int(0.34 / step), 2)
+        axes.set_yticks([k * step / 2 for k in odd], [f"{k}/{2 / step:.0f}" for k in odd])
+    axes.set(xlim=(0, 0.17), ylim=(0, 0.17))
+    axes.legend(loc="upper left")
+    title = "What two models believe about 62 letters"
+    label(axes, title, "how often the letter occurs", "learned probability")
+    return drawing
+
+
 def cover() -> None:
-    """Draw the path of gradient descent through a valley in three formats, two of which stop."""
-    _, axes = figure(10, 3.2)
-    x, y = np.meshgrid(np.linspace(-1.4, 1.4, 200), np.linspace(-0.45, 1.25, 100))
-    height = np.sqrt(0.01 * (1 - x) ** 2 + 0.5 * (y - x**2) ** 2)
-    axes.contourf(x, y, height, levels=12, cmap="Greys_r", vmin=-2, vmax=1)
-    fp16, bf16 = (lambda w, dtype=dtype: w.to(dtype).float() for dtype in (float16, bfloat16))
-    paths = {
-        "fp32 arrives": (low_precision.valley(), BLACK, (-18, 0), "right"),
-        "bf16 stops here": (low_precision.valley(bf16, bf16), RED, (8, -22), "left"),
-        "fp16 stops here": (low_precision.valley(fp16), BLUE, (14, 14), "left"),
+    """Draw what the small GPT learns of the letters' frequencies in fp32 and in fp16."""
+    runs = {
+        "fp32": low_precision.train(),
+        "fp16": low_precision.train(lambda x: x.half().float()),
     }
-    axes.plot(1, 1, "*", color=GREEN, ms=32)
-    for name, (path, colour, offset, side) in paths.items():
-        axes.plot(*path.T, color=colour, lw=4, label=name)
-        axes.plot(*path[-1], "o", color=colour, ms=14)
-        place = {"textcoords": "offset points", "xytext": offset, "ha": side, "va": "center"}
-        axes.annotate(name, path[-1].tolist(), **place, color=BLACK, fontsize=19)
-    axes.grid(False)
-    axes.set(xticks=[], yticks=[])
-    label(axes, "The same descent, computed in three number formats", "weight 1", "weight 2")
+    learned = {name: low_precision.beliefs(run.model).mean(0) for name, run in runs.items()}
+    stairs(learned, low_precision.shares())
     show_cover()
+
+
+def rounding_places() -> Figure:
+    """Draw a layer in a training step, with a dot at each place where the page's runs round."""
+    drawing, axes = figure(11, 4)
+    boxes = {"layer": (5, 1), "AdamW": (10, 3), "weights and\naverages": (5, 3)}
+    for name, (x, y) in boxes.items():
+        frame = {"boxstyle": "round,pad=0.5", "facecolor": YELLOW if "\n" in name else "white"}
+        axes.text(x, y, name, ha="center", va="center", fontsize=16, bbox=frame)
+    arrows = {
+        "copy of the\nweights": ((5, 2.55), (5, 1.35), True, (-0.2, -0.1), "right"),
+        "input": ((1, 1.2), (4.3, 1.2), False, (0, 0.12), "center"),
+        "output": ((5.7, 1.2), (10.5, 1.2), True, (0, 0.17), "center"),
+        "gradient of the output": ((10.5, 0.8), (5.7, 0.8), True, (0, -0.42), "center"),
+        "gradient of the input": ((4.3, 0.8), (1, 0.8), False, (0, -0.42), "center"),
+        "gradient of the weights": ((5.5, 1.35), (9.35, 2.75), True, (0.3, -0.2), "left"),
+        "new values": ((9.25, 3), (6.1, 3), False, (0, 0.12), "center"),
+    }
+    for name, (start, end, is_rounded, (right, up), side) in arrows.items():
+        axes.annotate("", end, start, arrowprops={"arrowstyle": "->", "lw": 2})
+        x, y = np.mean((start, end), axis=0).tolist()
+        axes.text(x + right, y + up, name, ha=side)
+        if is_rounded:
+            axes.plot(x, y, "o", color=BLUE, ms=13)
+    (dot,) = axes.plot([], [], "o", color=BLUE, ms=13, label="compute rounds")
+    axes.legend(handles=[dot, Patch(facecolor=YELLOW, label="store rounds")], loc="upper left")
+    axes.set(xlim=(0.5, 11), ylim=(0.2, 3.5))
+    axes.set_title("Where a training step rounds", loc="left", fontweight="bold")
+    axes.set_axis_off()
+    return drawing
 
 
 def bit_pattern(number: FloatFormat, code: int) -> Figure:
@@ -111,25 +157,20 @@ def bit_fields(numbers: Sequence[FloatFormat | IntFormat]) -> Figure:
     return fig
 
 
-def number_lines(
-    numbers: Sequence[FloatFormat | IntFormat], low: float, high: float, title: str
-) -> Figure:
-    """Draw a tick for every value of each format in [low, high]."""
-    fig, axes = figure(12, 0.75 * len(numbers) + 1.6)
-    for row, number in enumerate(reversed(numbers)):
-        if isinstance(number, IntFormat):
-            values = np.arange(max(number.min, low), min(number.max, high) + 1)
-        else:
-            values = np.array([0.0, *number.positive_values()])
-        values = values[(values >= low) & (values <= high)]
-        colour = LINES[row % 4]
-        axes.hlines(row, low, high, color=GREY, lw=0.8)
-        axes.vlines(values, row - 0.32, row + 0.32, color=colour, lw=2)
-    axes.set_yticks(range(len(numbers)), [number.name for number in reversed(numbers)])
-    axes.tick_params(labelsize=16)
+def number_line(number: FloatFormat, low: float, high: float, title: str) -> Figure:
+    """Draw a tick for every value of a format in [low, high], in colour up to the first normal."""
+    drawing, axes = figure(12, 2)
+    values = np.array([0.0, *number.positive_values()])
+    values = values[(values >= low) & (values <= high)]
+    tiny = values < number.smallest_normal
+    axes.hlines(0, low, high, color=GREY, lw=0.8)
+    for kind, colour, name in ((tiny, RED, "0 and subnormal"), (~tiny, BLUE, "normal")):
+        axes.vlines(values[kind], -1, 1, color=colour, lw=3, label=name)
+    axes.set(yticks=[], ylim=(-1.2, 1.2))
     axes.grid(False)
+    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
     label(axes, title, "value", "")
-    return fig
+    return drawing
 
 
 def ranges(numbers: Sequence[FloatFormat], marks: Sequence[float] = ()) -> Figure:
@@ -163,49 +204,3 @@ def ranges(numbers: Sequence[FloatFormat], marks: Sequence[float] = ()) -> Figur
     title = "Exponent bits buy range, mantissa bits buy precision"
     axes.set_title(title, loc="left", fontweight="bold", fontsize=19, pad=30)
     return fig
-
-
-def gradient_histogram(
-    magnitudes: Mapping[str, Float[Tensor, "..."]], number: FloatFormat
-) -> Figure:
-    """Plot histograms of |gradient| on a log axis, with the range of the format `number`.
-
-    Values in the left grey area are rounded to zero, because they are smaller than half the
-    smallest positive value. Values in the right grey area overflow.
-    """
-    fig, axes = figure(11, 4.8)
-    edges = 2.0 ** np.arange(-46, 21)
-    for (name, values), colour in zip(magnitudes.items(), (RED, BLUE, GREEN), strict=False):
-        counts, _ = np.histogram(values.abs().flatten().cpu().numpy(), bins=edges)
-        share = 100 * counts / values.numel()
-        axes.stairs(share, edges, fill=True, alpha=0.55, color=colour, lw=0, label=name)
-        axes.stairs(share, edges, color=colour, lw=1.5)
-    lost, top = number.smallest_subnormal / 2, number.max
-    axes.axvspan(edges[0], lost, color=GREY, alpha=0.25, lw=0)
-    axes.axvspan(top, edges[-1], color=GREY, alpha=0.25, lw=0)
-    axes.axvline(number.smallest_normal, color=BLACK, lw=1.5, ls=":")
-    high = axes.get_ylim()[1] * 1.35
-    axes.set_ylim(0, high)
-    axes.text(lost / 2, high * 0.96, f"{number.name}: zero", ha="right", va="top")
-    axes.text(top / 4, high * 0.96, "normal", ha="right", va="top")
-    axes.text(number.smallest_normal / 1.5, high * 0.96, "subnormal", ha="right", va="top")
-    axes.text(top * 1.6, high * 0.96, "inf", va="top")
-    axes.set_xscale("log", base=2)
-    axes.set_xlim(edges[0], edges[-1])
-    axes.legend(loc="center right", bbox_to_anchor=(0.9, 0.6), fontsize=16)
-    title = f"Which gradients {number.name} can hold"
-    label(axes, title, "magnitude of the gradient", "share [%]")
-    return fig
-
-
-def above(losses: Mapping[str, Sequence[float]], title: str) -> Figure:
-    """Plot how far each run is above the first one, averaged over 20 steps."""
-    (_, first), *others = losses.items()
-    excess = {name: np.subtract(values, first).tolist() for name, values in others}
-    unit = "loss above fp32 [nats]"
-    drawing = curves(title, "step", unit, excess, first=1, smooth=20, names="", size=(12, 4.4))
-    (axes,) = drawing.axes
-    axes.set_yscale("symlog", linthresh=0.01)
-    axes.set_yticks([0, 0.01, 0.1, 1], ["0", "0.01", "0.1", "1"])
-    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
-    return drawing
