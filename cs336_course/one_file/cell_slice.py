@@ -22,6 +22,7 @@ NOTEBOOK_BYTES = 100 * 2**20
 
 # The body of a cell with one of these magics is Python. Other cells with a magic are skipped.
 TRANSPARENT = {"time", "timeit", "capture", "prun"}
+IMPORTS = (ast.Import, ast.ImportFrom)
 STAR = "*"
 # What Python does with the names of a module or a class
 STORES = {"STORE_NAME"}
@@ -158,6 +159,8 @@ def answer(
     if attempt == 1:
         listed = filling([*above, *own], course.known)
         above, own = listed[: len(above)], listed[len(above) :]
+    # The file may import the same already.
+    own = [s for s in own if not isinstance(s.node, IMPORTS) or s.binds.difference(course.names)]
     arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
     return Slice(above, own, below, arguments, course.known)
 
