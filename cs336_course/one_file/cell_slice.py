@@ -195,11 +195,7 @@ def read_code(path: Path) -> list[tuple[str, str]]:
 
 
 def is_copy(path: Path, course: Path) -> bool:
-    """Return whether a notebook is a copy of the course's, by its name or by its exercises.
-
-    "Copy of 03_einops.ipynb" begins like no notebook of the course, and the metadata of its cells
-    names the exercises.
-    """
+    """Return whether a notebook is a copy of the course's, by its name or else its exercises."""
     stems = (page.name.rpartition("/")[2] for page in PAGES)
     begins = [stem for stem in stems if re.match(rf"{stem}(?![A-Za-z])", path.stem)]
     return course.stem in begins if begins else study.share(path, course)
@@ -316,14 +312,10 @@ def filling(listed: Sequence[Statement], known: Collection[str]) -> list[Stateme
     inside = {s.node.name: s.uses for s in listed if isinstance(s.node, kinds)}
     found = []
     for each in listed:
-        is_called = not isinstance(each.node, kinds) or each.node.decorator_list
-        todo, reached = list(each.uses if is_called else ()), set[str]()
-        while todo:
-            name = todo.pop()
-            if name not in reached:
-                reached.add(name)
-                todo += inside.get(name, ())
-        found.append(replace(each, binds=each.binds | reached.difference(known)))
+        if not isinstance(each.node, kinds) or each.node.decorator_list:
+            reached = each.uses.union(*(inside.get(name, ()) for name in each.uses))
+            each = replace(each, binds=each.binds | reached.difference(known))
+        found.append(each)
     return found
 
 
