@@ -22,6 +22,7 @@ NOTEBOOK_BYTES = 100 * 2**20
 
 # The body of a cell with one of these magics is Python. Other cells with a magic are skipped.
 TRANSPARENT = {"time", "timeit", "capture", "prun"}
+IMPORTS = (ast.Import, ast.ImportFrom)
 STAR = "*"
 # What Python does with the names of a module or a class
 STORES = {"STORE_NAME"}
@@ -158,6 +159,8 @@ def answer(
     if attempt == 1:
         listed = filling([*above, *own], course.known)
         above, own = listed[: len(above)], listed[len(above) :]
+    # The file may import the same already.
+    own = [s for s in own if not isinstance(s.node, IMPORTS) or s.binds.difference(course.names)]
     arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
     return Slice(above, own, below, arguments, course.known)
 
@@ -192,11 +195,7 @@ def read_code(path: Path) -> list[tuple[str, str]]:
 
 
 def is_copy(path: Path, course: Path) -> bool:
-    """Return whether a notebook is a copy of the course's, by its name or by its exercises.
-
-    "Copy of 03_einops.ipynb" begins like no notebook of the course, and the metadata of its cells
-    names the exercises.
-    """
+    """Return whether a notebook is a copy of the course's, by its name or else its exercises."""
     stems = (page.name.rpartition("/")[2] for page in PAGES)
     begins = [stem for stem in stems if re.match(rf"{stem}(?![A-Za-z])", path.stem)]
     return course.stem in begins if begins else study.share(path, course)
@@ -313,14 +312,10 @@ def filling(listed: Sequence[Statement], known: Collection[str]) -> list[Stateme
     inside = {s.node.name: s.uses for s in listed if isinstance(s.node, kinds)}
     found = []
     for each in listed:
-        is_called = not isinstance(each.node, kinds) or each.node.decorator_list
-        todo, reached = list(each.uses if is_called else ()), set[str]()
-        while todo:
-            name = todo.pop()
-            if name not in reached:
-                reached.add(name)
-                todo += inside.get(name, ())
-        found.append(replace(each, binds=each.binds | reached.difference(known)))
+        if not isinstance(each.node, kinds) or each.node.decorator_list:
+            reached = each.uses.union(*(inside.get(name, ()) for name in each.uses))
+            each = replace(each, binds=each.binds | reached.difference(known))
+        found.append(each)
     return found
 
 

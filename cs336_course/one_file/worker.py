@@ -147,7 +147,8 @@ def in_notebook(job: Job) -> list[Any]:
     course = cell_slice.Course(cell.given, withheld, {*namespace, *dir(builtins)})
     for source in job["sources"]:  # helpers that the notebook writes and imports
         if written := re.match(r"\s*%%(?:write)?file +(\S+)\n", source):
-            Path(written[1]).write_text(source[written.end() :], encoding="utf-8")
+            with contextlib.suppress(OSError):
+                Path(written[1]).write_text(source[written.end() :], encoding="utf-8")
     found = cell_slice.answer(job["sources"], job["at"], cell.call, course, job["attempt"])
     compiler = CachingCompiler()
     for statement in found.setup:

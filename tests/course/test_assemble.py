@@ -77,7 +77,7 @@ def toy(tmp_path, monkeypatch) -> Path:
         (MINE + CHECK, "", "return bits * n / 8"),
         (MINE.replace(" / 8", "") + CHECK, "that is bits", "return n * bits / 8"),
         (MINE.replace("bits * n", "mul(n, bits)") + CHECK, "import it by name", "return n"),
-        ("one = 8\n" + MINE.replace("8", "one") + CHECK, "another `one`; give yours", "return n"),
+        ("one = 8\n" + MINE.replace("8", "one") + CHECK, "has a `one`; give yours", "return n"),
         ("def bytes_of(n:" + CHECK, "was never closed", "return n * bits / 8"),
         ("bytes_of = ..." + CHECK, "not attempted yet", "return n * bits / 8"),
         ("bytes_of = 1 / 0" + CHECK, "ZeroDivisionError: division by zero", "return n * bits / 8"),

@@ -65,7 +65,8 @@ RIGHT = solutions(EINOPS)["query_gradient"]
 AS_IN_JUPYTER = """%%capture
 %%time
 from __future__ import annotations
-import asyncio, inspect
+import asyncio, inspect, os, shutil
+shutil.rmtree(os.path.dirname(os.environ["TMPDIR"]))
 await asyncio.sleep(0)
 seen: Nowhere = inspect.getsource(query_gradient)
 checks.query_gradient(query_gradient)
@@ -101,11 +102,6 @@ ANSWERS = {
     "as_in_jupyter": (AS_IN_JUPYTER, "passed", ""),
     "deep": (
         "import os\nfor _ in range(3000): os.mkdir('d'); os.chdir('d')\n" + RIGHT,
-        "passed",
-        "",
-    ),
-    "no_home": (
-        "import os, shutil\nshutil.rmtree(os.path.dirname(os.environ['TMPDIR']))\n" + RIGHT,
         "passed",
         "",
     ),
