@@ -41,7 +41,7 @@ BAD_OPTIONS = [
         {"model": "gpt2", "seq": 1025},
         "seq is 1025; 1 to 1024 expected, the context of this model, or --extend",
     ),
-    ({"convention": "causal", "params": 1e9}, "convention is causal, and it needs a model"),
+    ({"convention": "causal", "params": 1e9}, "seq and convention need a model; name one"),
     ({"hardware": "k80"}, "hardware 'k80' is unknown; one of a100, h100"),
     ({"hardware": "v100"}, "dtype 'bf16' has no peak for the NVIDIA V100 32GB SXM2; one of fp16"),
     ({"n_layer": 24, "n_embd": 2048}, "vocab_size is missing, and it matters: 1.439B with 50,257"),
