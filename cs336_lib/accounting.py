@@ -18,8 +18,6 @@ from cs336_lib.data.corpus import DATA
 from cs336_lib.io import read_json
 from cs336_lib.optim import OPTIMIZERS
 
-SECONDS_PER_DAY = 86_400
-
 Convention = Literal["palm", "causal"]
 
 
