@@ -214,12 +214,13 @@ def as_llama(raw: Mapping[str, Any]) -> dict[str, Any]:
 
     Meta's has no width of the MLP, but a rule (github.com/meta-llama/llama3, model.py).
     """
-    named = {"max_position_embeddings": 8192, **raw, **(raw.get("moe") or {})}
-    if "hidden_dim" not in raw and type(raw["dim"]) is int:
-        width = int(raw.get("ffn_dim_multiplier", 1) * int(8 * raw["dim"] / 3))
-        multiple = raw.get("multiple_of", 1)
-        named["hidden_dim"] = -(-width // multiple) * multiple
-    return {"model_type": "mixtral" if "moe" in raw else "llama"} | named
+    experts = raw["moe"] if isinstance(raw.get("moe"), Mapping) else {}
+    named = {"max_position_embeddings": 8192, **raw, **experts}
+    factor, multiple = raw.get("ffn_dim_multiplier", 1), raw.get("multiple_of", 1)
+    if "hidden_dim" not in raw and {type(raw["dim"]), type(multiple)} == {int}:
+        width = int(float(factor) * int(8 * raw["dim"] / 3))
+        named["hidden_dim"] = -(-width // max(1, multiple)) * multiple
+    return {"model_type": "mixtral" if experts else "llama"} | named
 
 
 def described(raw: Mapping[str, Any]) -> str:

@@ -155,8 +155,8 @@ def cluster_of(
     usual = device.links
     links = []
     for flag, name, fewest in (
-        ("inner", inner or usual.inner, 2),
-        ("outer", outer or usual.outer, usual.machine + 1),
+        ("inner", usual.inner if inner is None else inner, 2),
+        ("outer", usual.outer if outer is None else outer, usual.machine + 1),
     ):
         if name is not None:
             require_choice(flag, name, LINKS)

@@ -127,9 +127,10 @@ def estimate(**options: Any) -> str:
     wanted = EstimateConfig(**options)
     device = device_of(wanted)
     check_estimate(wanted, device)
-    found = chosen(wanted, wanted.seq)
     text = f"{wanted.gpus:,} x {device.name}\n  source   {device.source}\n\n"
-    if found is not None:
+    if found := chosen(wanted, wanted.seq):
+        seq = training_length(found.architecture, wanted.seq, extend=wanted.extend)
+        wanted = replace(wanted, seq=seq)
         text += model_table(found, wanted)
     if wanted.tokens is not None:
         text += time_table(found, wanted, wanted.tokens, device)
@@ -148,17 +149,13 @@ def check_estimate(wanted: EstimateConfig, device: Device) -> None:
     if (wanted.model or described) and wanted.params:
         model = f"model is {wanted.model}" if wanted.model else "a shape is given"
         raise UserError(f"params is {wanted.params} and {model}; give one of the two")
-    if not wanted.model and not described:
-        for name, default in (("seq", 0), ("convention", "palm")):
-            value = getattr(wanted, name)
-            if value != default:
-                raise UserError(f"{name} is {value}, and it needs a model; name one with --model")
+    if not (wanted.model or described) and (wanted.seq or wanted.convention != "palm"):
+        raise UserError("seq and convention need a model; name one with --model")
 
 
 def model_table(found: Published, wanted: EstimateConfig) -> str:
     """Format the parameters, FLOPs and cache of a model."""
-    a = found.architecture
-    seq = training_length(a, wanted.seq, extend=wanted.extend)
+    a, seq = found.architecture, wanted.seq
     experts = f", of which {short(accounting.active_parameters(a))} process a token"
     matmuls = digits(accounting.matmul_parameters(a))
     attention = digits(3 * accounting.attention_flops(a, seq, wanted.convention))
@@ -185,10 +182,8 @@ def time_table(
         UserError: If neither a model nor its number of parameters is given.
     """
     if found is not None:
-        a = found.architecture
-        seq = training_length(a, wanted.seq, extend=wanted.extend)
-        name = found.title
-        per_token = accounting.train_flops_per_token(a, seq, wanted.convention)
+        a, name = found.architecture, found.title
+        per_token = accounting.train_flops_per_token(a, wanted.seq, wanted.convention)
         derivation = f"{digits(per_token)} FLOPs per token"
     elif (n := wanted.params) is not None:
         name, per_token = f"{short(n)} parameters", accounting.six_n_d(n, 1)
@@ -244,13 +239,12 @@ weight + {digits(per.state)} state{copies} = {digits(per.total)} per parameter
 
 def peak_lines(a: Architecture, wanted: EstimateConfig, memory: float) -> str:
     """Format the least memory of a training step: one sequence, and each block computed again."""
-    seq = training_length(a, wanted.seq, extend=wanted.extend)
     how = {"precision": wanted.precision, "optimizer": wanted.optimizer}
-    kinds = peak(a, Layout(dp=wanted.gpus, zero=3), seq, recompute="full", **how)
+    kinds = peak(a, Layout(dp=wanted.gpus, zero=3), wanted.seq, recompute="full", **how)
     total = sum(kinds.values())
     fits = "it fits" if total <= memory else "too much; `cs336 simulate` lists layouts that fit"
     return f"""
-  peak     with ZeRO-3, {seq:,} tokens on each GPU and full recomputation:
+  peak     with ZeRO-3, {wanted.seq:,} tokens on each GPU and full recomputation:
            {" + ".join(sizes(kinds))}
            = {gigabytes(total)} of {gigabytes(memory)}; {fits}"""
 

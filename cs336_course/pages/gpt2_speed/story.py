@@ -104,8 +104,12 @@ def shape_for(device: torch.device) -> Shape:
 
 
 def needed_bytes(shape: Shape) -> float:
-    """Return the predicted memory of the first rung, which needs the most."""
-    return sum(memory.of_gpt(shape.config, shape.batch, attention="eager").values())
+    """Return the predicted memory of the first rung, which needs the most.
+
+    Temporary buffers of the backward pass come on top.
+    """
+    kinds = memory.of_gpt(shape.config, shape.batch, attention="eager")
+    return sum(kinds.values()) - kinds["temporary"]
 
 
 @dataclass(frozen=True)
