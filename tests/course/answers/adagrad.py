@@ -45,10 +45,7 @@ RIGHT = {
     ],
 }
 REFUSED = {
-    "shocks": [
-        ('"0.9 and 0.85": "keep"', '"0.9 and 0.85": "cancel"'),
-        ('"0.9 and 0.5": "cancel"', '"0.9 and 0.5": ...'),
-    ],
+    "shocks": [('"0.9 and 0.85": "keep"', '"0.9 and 0.85": "cancel"')],
     "adam_step": [
         (M, f"beta1, beta2 = 0.9, 0.99\n    {M}"),
         (M, f"grad = grad.clamp(-1, 1)\n    {M}"),
