@@ -55,6 +55,10 @@ def device_of(wanted: RunConfig) -> Device:
     """
     in_range(wanted, 1, MAX_VALUE, "gpus", "tokens", "peak", "bandwidth", "memory")
     in_range(wanted, 1e-6, MAX_VALUE, "price")
+    if wanted.price is not None and wanted.tokens is None:
+        raise UserError(
+            f"price is {wanted.price:g} and tokens is missing; give --tokens, such as 1T"
+        )
     sheets = {key.replace(" ", ""): sheet for key, sheet in DATASHEET.items()}
     name = wanted.hardware.lower().replace(" ", "").replace("-", "")
     if name not in sheets:

@@ -39,6 +39,7 @@ BAD_OPTIONS = [
     ({"hardware": "v100"}, "dtype 'bf16' has no peak for the NVIDIA V100 32GB SXM2; one of fp16"),
     ({"n_layer": 24, "n_embd": 2048}, "vocab_size is missing, and it matters: 1.439B with 50,257"),
     ({"mfu": 50}, "mfu is 50"),
+    ({"price": 2, "params": 1e9}, "price is 2 and tokens is missing; give --tokens"),
     ({"tokens": 1e9}, "params is missing"),
     ({"dtype": "fp8", "hardware": "a100"}, "dtype 'fp8' has no peak for the NVIDIA A100"),
     ({"n_layer": 32}, "n_embd is missing; this shape needs n_layer and n_embd"),
