@@ -77,11 +77,6 @@ class Part:
         missing = self.missing
         return missing not in ("", UNTOUCHED) and not missing.startswith((NO_CELL, NO_NOTEBOOK))
 
-    @property
-    def from_solutions(self) -> bool:
-        """Whether the course's solution takes the place of the learner's answer."""
-        return not self.given and bool(self.missing)
-
 
 @dataclass(frozen=True)
 class Notebook:
@@ -256,7 +251,7 @@ def written(
     others = cell_slice.read(unmarked, cell_slice.Course(given, (), ()))
     theirs = {name for each in others if not is_import(each.node) for name in each.binds}
     taken = theirs & ours & {name for each in found.own for name in each.uses}
-    return "", reasons[0] + "".join(f" ({TAKEN.format(name)})" for name in sorted(taken)[:1])
+    return "", "; ".join([reasons[0].rstrip("."), *map(TAKEN.format, sorted(taken)[:1])])
 
 
 def names_of(code: str) -> set[str]:
@@ -316,7 +311,7 @@ def text(found: list[Part], recipe: str = "gpt2") -> str:
         if here:
             pieces.append(f"# {f' {section} ':=^94}")
         for part in here:
-            is_ours = marked and part.from_solutions
+            is_ours = marked and not part.given and part.missing
             mark = f"# From the solutions of notebook {part.notebook}.\n" if is_ours else ""
             pieces.append(mark + part.code)
     if "main" in parts:

@@ -132,6 +132,7 @@ CONTRADICTIONS = [
     (["prepare", "--out", "new"], "name text"),
     (["prepare", "file.txt", "--out", "new", "--hub", "x"], "or else"),
     (["prepare", "a.bin", "--out", "new"], ".bin files hold no text"),
+    (["prepare", "a.csv", "--out", "new"], ".csv files are not supported"),
     (["estimate", "--tokens", "1e9"], "days of training need both"),
     ([*TRAIN, "--run-dir", "a\nb", "--train-data", "c\nd"], "no file matches"),
 ]
