@@ -47,8 +47,12 @@ texts_at_once = Exercise(
             (BY_FLOPS, "seconds * peak / weights"),
             (BY_FLOPS, "seconds * peak / (6 * weights)"),
         ],
-        "with that many texts the chip is still computing at the deadline.": (
-            ("by_flops, by_bytes", "by_bytes, by_bytes")
+        "with that many, the chip still computes at the deadline.": (
+            "by_flops, by",
+            "by_bytes, by",
+        ),
+        "the ridge says when tokens begin to cost time, and knows no deadline and no caches.": (
+            ("min(by_flops, by_bytes)", "peak / bandwidth")
         ),
         "with that many texts the chip is still fetching at the deadline.": [
             ("by_flops, by_bytes", "by_flops, by_flops"),
@@ -101,7 +105,7 @@ by_loss = Exercise(
             (LOST, f"1 - {ROOFLINE} / kernel.seconds"),
         ],
         "a kernel computes and fetches at once, so the longer of its two times counts.": [
-            (ROOFLINE, "kernel.flops / kernel.peak + kernel.bytes / bandwidth"),
+            (ROOFLINE, "(kernel.flops / kernel.peak + kernel.bytes / bandwidth)"),
             ("max(", "min("),
         ],
         "your roofline has no bytes, and most kernels wait for them.": (
