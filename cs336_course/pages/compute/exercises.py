@@ -47,13 +47,8 @@ texts_at_once = Exercise(
             (BY_FLOPS, "seconds * peak / weights"),
             (BY_FLOPS, "seconds * peak / (6 * weights)"),
         ],
-        "with that many, the chip still computes at the deadline.": (
-            "by_flops, by",
-            "by_bytes, by",
-        ),
-        "the ridge says when tokens begin to cost time, and knows no deadline and no caches.": (
-            ("min(by_flops, by_bytes)", "peak / bandwidth")
-        ),
+        "at the deadline, the chip is still computing.": ("by_flops, by_", "by_bytes, by_"),
+        "the ridge ignores deadline and caches.": ("min(by_flops, by_bytes)", "peak / bandwidth"),
         "with that many texts the chip is still fetching at the deadline.": [
             ("by_flops, by_bytes", "by_flops, by_flops"),
             ("min(by_flops", "max(by_flops"),

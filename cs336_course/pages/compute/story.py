@@ -69,7 +69,7 @@ def operators(
     return works, runs
 
 
-# GPU hours of an H100-80GB, from Meta's model card of Llama 3 (405B: of Llama 3.1), on "15T+" tokens.
+# GPU hours of an H100-80GB, from Meta's model cards of Llama 3 (April 2024) and, for 405B, of 3.1.
 LLAMA3_HOURS = {"llama3-8b": 1.3e6, "llama3-70b": 6.4e6, "llama3-405b": 30.84e6}
 
 # Tokens a second at which Llama 2 7B writes one text on an A100 80 GB of 330 W, and that times the
