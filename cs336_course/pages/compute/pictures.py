@@ -127,7 +127,8 @@ def waterfall(start: float, factors: Mapping[str, float], computed: str, goal: f
     rows = range(len(names))[::-1]
     widths = [end - begin for begin, end in zip(starts, ends, strict=True)]
     axes.set_xscale("log")
-    axes.barh(rows, widths, left=starts, color=colours, edgecolor=colours, linewidth=3, height=0.62)
+    axes.barh(rows, widths, left=starts, color=colours, height=0.62)
+    axes.plot(ends[0], rows[0], "|", color=BLUE, ms=32, mew=4)
     for row, end in zip(rows, ends, strict=True):
         axes.text(end, row, f"  {end:.2f}M", va="center")
     axes.axvline(goal / 1e6, color=RED, ls="--", lw=2)
