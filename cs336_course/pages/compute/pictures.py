@@ -63,7 +63,7 @@ def two_clocks(fetching: float, computing: float, marks: Mapping[str, float]) ->
         "the later of the two": ([0, ridge, end], [fetching, *multiply[1:]]),
     }
     title, x, y = "Two clocks run at once, and the later one counts", "tokens at once", "time [µs]"
-    fig = curves(title, x, y, lines, names="legend", size=(11, 5), xlim=(-8, end), ylim=(0, 350))
+    fig = curves(title, x, y, lines, names="legend", size=(11, 4.7), xlim=(-8, end), ylim=(0, 350))
     (axes,) = fig.axes
     axes.get_lines()[-1].set(color=GREY, linestyle="-", linewidth=9, zorder=1)
     axes.legend(loc="upper left")
