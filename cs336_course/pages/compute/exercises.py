@@ -47,9 +47,8 @@ texts_at_once = Exercise(
             (BY_FLOPS, "seconds * peak / weights"),
             (BY_FLOPS, "seconds * peak / (6 * weights)"),
         ],
-        "with that many texts the chip is still computing at the deadline.": (
-            ("by_flops, by_bytes", "by_bytes, by_bytes")
-        ),
+        "at the deadline, the chip is still computing.": ("by_flops, by_", "by_bytes, by_"),
+        "the ridge ignores deadline and caches.": ("min(by_flops, by_bytes)", "peak / bandwidth"),
         "with that many texts the chip is still fetching at the deadline.": [
             ("by_flops, by_bytes", "by_flops, by_flops"),
             ("min(by_flops", "max(by_flops"),
@@ -101,7 +100,7 @@ by_loss = Exercise(
             (LOST, f"1 - {ROOFLINE} / kernel.seconds"),
         ],
         "a kernel computes and fetches at once, so the longer of its two times counts.": [
-            (ROOFLINE, "kernel.flops / kernel.peak + kernel.bytes / bandwidth"),
+            (ROOFLINE, "(kernel.flops / kernel.peak + kernel.bytes / bandwidth)"),
             ("max(", "min("),
         ],
         "your roofline has no bytes, and most kernels wait for them.": (

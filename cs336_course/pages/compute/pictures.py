@@ -63,7 +63,7 @@ def two_clocks(fetching: float, computing: float, marks: Mapping[str, float]) ->
         "the later of the two": ([0, ridge, end], [fetching, *multiply[1:]]),
     }
     title, x, y = "Two clocks run at once, and the later one counts", "tokens at once", "time [µs]"
-    fig = curves(title, x, y, lines, names="legend", size=(11, 5), xlim=(-8, end), ylim=(0, 350))
+    fig = curves(title, x, y, lines, names="legend", size=(11, 4.7), xlim=(-8, end), ylim=(0, 350))
     (axes,) = fig.axes
     axes.get_lines()[-1].set(color=GREY, linestyle="-", linewidth=9, zorder=1)
     axes.legend(loc="upper left")
@@ -122,12 +122,13 @@ def waterfall(start: float, factors: Mapping[str, float], computed: str, goal: f
         ends.append(ends[-1] * factor)
     names.append(f"not explained: x {goal / 1e6 / ends[-1]:.2f}")
     ends.append(goal / 1e6)
-    starts = [ends[0] / 1.1, *ends[:-1]]
+    starts = [ends[0], *ends[:-1]]
     colours = [BLUE, *(GREEN if name == computed else ORANGE for name in factors), GREY]
     rows = range(len(names))[::-1]
     widths = [end - begin for begin, end in zip(starts, ends, strict=True)]
     axes.set_xscale("log")
     axes.barh(rows, widths, left=starts, color=colours, height=0.62)
+    axes.plot(ends[0], rows[0], "|", color=BLUE, ms=32, mew=4)
     for row, end in zip(rows, ends, strict=True):
         axes.text(end, row, f"  {end:.2f}M", va="center")
     axes.axvline(goal / 1e6, color=RED, ls="--", lw=2)
@@ -138,7 +139,7 @@ def waterfall(start: float, factors: Mapping[str, float], computed: str, goal: f
     axes.set_yticks(rows, names)
     axes.set_xticks((4, 5, 6), ("4", "5", "6"))
     axes.minorticks_off()
-    axes.set(xlim=(starts[0], goal / 1e6 * 1.12), ylim=(-0.6, len(names)))
+    axes.set(xlim=(starts[0] / 1.1, goal / 1e6 * 1.12), ylim=(-0.6, len(names)))
     axes.grid(False, axis="y")
     label(axes, "From the napkin to the model card", "GPU hours [millions], log scale", "")
     return fig

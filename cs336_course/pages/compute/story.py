@@ -69,11 +69,11 @@ def operators(
     return works, runs
 
 
-# GPU hours of an H100-80GB for pretraining, from Meta's model card of Llama 3 (April 2024).
-LLAMA3_HOURS = {"llama3-8b": 1.3e6, "llama3-70b": 6.4e6}
+# GPU hours of an H100-80GB, from Meta's model cards of Llama 3 (April 2024) and, for 405B, of 3.1.
+LLAMA3_HOURS = {"llama3-8b": 1.3e6, "llama3-70b": 6.4e6, "llama3-405b": 30.84e6}
 
-# Tokens and gigabytes a second at which Llama 2 7B writes one text on an A100 80 GB, limited to
-# 330 W, by the format of its weights. From the README of github.com/pytorch-labs/gpt-fast.
+# Tokens a second at which Llama 2 7B writes one text on an A100 80 GB of 330 W, and that times the
+# gigabytes of its weights, by their format. From the README of github.com/pytorch-labs/gpt-fast.
 GPT_FAST = {"bf16": (104.9, 1397.31), "int8": (155.58, 1069.20), "int4": (196.80, 862.69)}
 
 
