@@ -76,9 +76,12 @@ def grid(axes: Axes, values: Tensor, slots: Tensor, top: float = 0) -> None:
     axes.axis("off")
 
 
-def move(step: int) -> str:
-    """Format a stride, such as "+1 slot" or "+4 slots"."""
-    return f"{step:+d} slot" + ("" if abs(step) == 1 else "s")
+def moves(stops: Sequence[int]) -> str:
+    """Format the steps between slots, such as "+1 slot", "+4 slots", or "+1, +3" if they differ."""
+    each = [end - start for start, end in pairwise(stops)] or [0]
+    if len(set(each)) > 1:
+        return ", ".join(f"{step:+d}" for step in each)
+    return f"{each[0]:+d} slot" + ("" if abs(each[0]) == 1 else "s")
 
 
 def memory_layout(values: Tensor, slots: Tensor, title: str) -> Figure:
@@ -110,8 +113,7 @@ def memory_layout(values: Tensor, slots: Tensor, title: str) -> Figure:
         (top - 0.5, across, BLACK, "one column right (dim 1)"),
         (top - 1.6, down, RED, "one row down (dim 0)"),
     ):
-        step = stops[1] - stops[0] if len(stops) > 1 else 0
-        text = axes.text(right, y, f"{words}: {move(step)}", size=LARGE, color=ink(colour))
+        text = axes.text(right, y, f"{words}: {moves(stops)}", size=LARGE, color=ink(colour))
         text.set(va="center", fontweight="bold")
     if columns > 1:
         arrow(axes, (0.1, top + 0.25), (1.9, top + 0.25), BLACK)

@@ -35,14 +35,6 @@ def storage_values(x: Tensor) -> Shaped[Tensor, " slots"]:
     return torch.empty(0, dtype=x.dtype, device=x.device).set_(x.untyped_storage())
 
 
-def slot(index: Sequence[int], stride: Sequence[int], offset: int = 0) -> int:
-    """Return the storage slot of the element at `index`.
-
-    The slot is the offset plus the sum of index times stride over all dimensions.
-    """
-    return offset + sum(i * step for i, step in zip(index, stride, strict=True))
-
-
 def slots(x: Tensor) -> Int[Tensor, "..."]:
     """Return the storage slot of every element of `x`, with the same shape as `x`."""
     numbers = torch.full(x.shape, x.storage_offset(), dtype=torch.long)

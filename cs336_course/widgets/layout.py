@@ -73,7 +73,7 @@ def words_of(index: Sequence[int]) -> str:
 def slot_formula(view: Tensor, index: Sequence[int]) -> str:
     """Format the calculation of a slot, the offset plus the sum of index times stride."""
     terms = [f"{i}·{step}" for i, step in zip(index, view.stride(), strict=True)]
-    place = strided_storage.slot(index, view.stride(), view.storage_offset())
+    place = strided_storage.slots(view)[tuple(index)].item()
     return " + ".join([f"offset {view.storage_offset()}", *terms]) + f" = slot {place}"
 
 

@@ -56,21 +56,22 @@ def leaky_models() -> Iterator[Case]:
     some = torch.tensor([[3, 1, 6, 2]])
     long = torch.tensor([[6, 0, 2, 5, 6, 1], [1, 4, 6, 3, 0, 2]])
     yield Case("", model=merged_by_view, tokens=some, vocab_size=7)
-    yield Case("a causal model", model=Mixer(weights(6)), tokens=long, vocab_size=7)
     near = Mixer(weights(6, *((row, row + 1) for row in range(5))))
-    yield Case("a model that looks one token ahead", model=near, tokens=long, vocab_size=7)
-    far = Mixer(weights(6, (0, 5)))
-    yield Case("a model whose first row sees the last token", model=far, tokens=long, vocab_size=7)
-    middle = Mixer(weights(6, (1, 3), (2, 4)))
-    yield Case("a model that looks two tokens ahead", model=middle, tokens=long, vocab_size=7)
-    faint = Mixer(weights(6, (3, 4), size=-1e-3))
-    yield Case("a faint leak", model=faint, tokens=long, vocab_size=7)
-    whole = Mixer(torch.ones(6, 6))
-    yield Case("a model without a mask", model=whole, tokens=long, vocab_size=7)
+    for what, model in {
+        "a causal model": Mixer(weights(6)),
+        "a model that looks one token ahead": near,
+        "a model whose first row sees the last token": Mixer(weights(6, (0, 5))),
+        "a model that looks two tokens ahead": Mixer(weights(6, (1, 3), (2, 4))),
+        "a faint leak": Mixer(weights(6, (3, 4), size=-1e-3)),
+        "differences of rounding": Mixer(weights(6, (0, 3), size=2e-7)),
+        "a model without a mask": Mixer(torch.ones(6, 6)),
+    }.items():
+        yield Case(what, model=model, tokens=long, vocab_size=7)
     zeros = torch.zeros(2, 6, dtype=torch.long)
     yield Case("a text of zeros", model=near, tokens=zeros, vocab_size=7)
-    small = Mixer(weights(6, (2, 5)), vocab_size=2)
-    yield Case("a vocabulary of two", model=small, tokens=zeros + 1, vocab_size=2)
+    small = Mixer(weights(12, *((row, row + 1) for row in range(11))), vocab_size=2)
+    ones = torch.ones(1, 12, dtype=torch.long)
+    yield Case("a vocabulary of two", model=small, tokens=ones, vocab_size=2)
     second = torch.tensor([[0, 3, 1, 5], [2, 6, 4, 1]])
     yield Case("a leak in the second text", model=second_text_only, tokens=second, vocab_size=7)
     yield Case("a single token", model=Mixer(weights(1)), tokens=some[:, :1], vocab_size=7)
@@ -103,9 +104,21 @@ rows_that_leak = Exercise(
         "you compare the first text only; a leak may show in another one.": (
             (".amax(dim=(0, 2))", "[0].amax(dim=-1)")
         ),
+        "you write into the caller's tokens, so every change stays for the next round; clone() "
+        "them first.": (".clone()", ""),
+        "a row can also move down, which is a negative difference. Take its absolute value.": (
+            (".abs()", "")
+        ),
+        "you count rounding as a leak. Differences up to 1e-6 are none.": ("> 1e-6", "> 0"),
         "you return whether the model leaks; return the rows.": ("sorted(leaks)", "bool(leaks)"),
         "your function returns None; is the `return` missing?": ("return sorted(leaks)", ""),
         "return each row once, in order.": ("sorted(leaks)", "sorted(leaks) + sorted(leaks)"),
+    },
+    errors={
+        "your token isn't in the vocabulary, which ends at vocab_size - 1.": (
+            "out of bounds",
+            ("(changed[:, later] + 1) % vocab_size", "changed[:, later] + 1"),
+        ),
     },
 )
 
@@ -168,7 +181,7 @@ predicted_strides = Exercise(
         "x[:, 2]: those are the strides of a fresh (2, 4) tensor; a view keeps x's steps, so the "
         "next block of x is as far away as before.": ("(12, 1), 8", "(4, 1), 8"),
         "x[:, 2]: the index 2 removed dimension 1, so dimension 1's stride goes, not the last "
-        "one's.": ("(12, 1), 8", "(12, 4), 8"),
+        "one's.": [("(12, 1), 8", "(12, 4), 8"), ("(12, 1), 8", "(12, 4), 2")],
         "x[:, 2]: the index 2 skips two rows, so multiply it by the stride of dimension 1.": [
             ("(12, 1), 8", "(12, 1), 2"),
             ("(12, 1), 8", "(12, 1), 24"),
@@ -192,7 +205,11 @@ predicted_strides = Exercise(
             *[("19)", f"{without})") for without in (15, 16, 7)],
         ],
         "x[:, :1].expand(2, 5, 4): an expanded dimension doesn't move in memory, so its stride is "
-        "0.": [("(12, 0, 1)", "(12, 4, 1)"), ("(12, 0, 1)", "(20, 4, 1)")],
+        "0.": ("(12, 0, 1)", "(12, 4, 1)"),
+        "x[:, :1].expand(2, 5, 4): those are the strides of a compact copy; nothing was copied, so "
+        "blocks stay 12 slots apart, and the expanded dimension doesn't move.": (
+            ("(12, 0, 1)", "(20, 4, 1)")
+        ),
     },
 )
 
@@ -242,6 +259,18 @@ split_heads = Exercise(
         "channel. View the channels as (head, head_dim), in that order.": thirds(
             lambda part, n_head: part.unflatten(-1, (-1, n_head)).movedim(3, 1)
         ),
+        "qkv.reshape(3, batch, ...) cuts the batch. The three parts lie in the last dimension, so "
+        "split that one.": [
+            lambda qkv, n_head: qkv.reshape(3, len(qkv), n_head, qkv.size(1), -1).unbind(0),
+            lambda qkv, n_head: (
+                qkv.reshape(3, *qkv.shape[:2], n_head, -1).transpose(2, 3).unbind(0)
+            ),
+        ],
+        "qkv has its own strides and offset. Ask qkv.stride() and qkv.storage_offset().": [
+            ("qkv.view", "qkv.as_strided(qkv.shape, (seq * channels, channels, 1), 0).view"),
+            ("qkv.view", "qkv.as_strided(qkv.shape, qkv.stride(), 0).view"),
+            ("qkv.view", "qkv.as_strided(qkv.shape, (*qkv.stride()[:2], 1), 0).view"),
+        ],
         "you cut the channels as (head, three, head_dim). All queries come first, then all keys, "
         "then all values: (three, head, head_dim).": (
             lambda qkv, n_head: qkv.unflatten(-1, (n_head, 3, -1)).permute(3, 0, 2, 1, 4).unbind(0)

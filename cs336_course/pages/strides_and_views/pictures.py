@@ -8,7 +8,7 @@ from matplotlib.patches import Rectangle
 from torch import Tensor
 
 from cs336_course.drawing.shapes import Panel, grids
-from cs336_course.drawing.style import BLUE, GREEN, GREY, RED, figure, ink, label, show_cover
+from cs336_course.drawing.style import BLUE, GREEN, RED, figure, ink, label, show_cover
 
 LOSSES = 1.97, 1.13  # of the two models that the page trains
 
@@ -24,13 +24,8 @@ def cover() -> None:
         axes.add_patch(Rectangle((0, height), 1, 0.18, facecolor=colour, alpha=0.15, lw=0))
         spot = {"va": "center", "family": "monospace", "fontsize": 19}
         axes.text(0.015, height + 0.09, line, **spot)
-    before, after = LOSSES
-    checks = (
-        "no error any more",
-        "the right shape",
-        f"validation loss {after}; yours, with reshape, {before}",
-    )
-    for place, check in enumerate(checks):
+    loss = f"validation loss {LOSSES[1]}; yours, with reshape, {LOSSES[0]}"
+    for place, check in enumerate(("no error any more", "the right shape", loss)):
         height = 0.42 - 0.17 * place
         axes.text(0.02, height, "✓", va="center", fontsize=26, color=ink(GREEN))
         axes.text(0.06, height, check, va="center", fontsize=19)
@@ -46,7 +41,7 @@ def cover() -> None:
 def merges(y: Tensor, lines: Mapping[str, Callable[[Tensor], Tensor]]) -> Figure:
     """Draw the rows that each line makes of the heads' results. A colour is a token.
 
-    Numbers of a token that comes after its row have a red frame.
+    Numbers of a token that comes after its row have a black frame.
 
     Args:
         y: One text's results, shape (1, head, seq, head_dim).
@@ -60,18 +55,18 @@ def merges(y: Tensor, lines: Mapping[str, Callable[[Tensor], Tensor]]) -> Figure
     drawing = grids(*panels)
     for axes, panel in zip(drawing.axes[1:], panels[1:], strict=True):
         for row, column in (panel.groups > torch.arange(seq)[:, None]).nonzero().tolist():
-            frame = {"facecolor": "none", "edgecolor": RED, "lw": 3.5, "zorder": 3}
+            frame = {"facecolor": "none", "edgecolor": "black", "lw": 3.5, "zorder": 3}
             axes.add_patch(Rectangle((column + 0.06, row + 0.06), 0.88, 0.88, **frame))
     return drawing
 
 
-def by_position(losses: Sequence[float], tokens: Tensor, level: float) -> Figure:
+def by_position(losses: Sequence[float], tokens: Tensor, level: Sequence[float]) -> Figure:
     """Draw whose numbers each row of a window holds, and below the loss of this row.
 
     Args:
         losses: Loss at each row of a window.
         tokens: The tokens whose numbers a row holds, shape (row, piece).
-        level: Loss of a table of character pairs, drawn as a line.
+        level: Loss of a table of character pairs at each row, drawn as a line.
     """
     drawing, (upper, lower) = figure(12, 7, nrows=2, sharex=True, height_ratios=[5, 4])
     rows = torch.arange(len(tokens))
@@ -83,17 +78,15 @@ def by_position(losses: Sequence[float], tokens: Tensor, level: float) -> Figure
         places = marked.nonzero()[:, 0]
         upper.scatter(places, tokens[marked], 42, colour, mark, linewidths=0, label=words)
     upper.plot(rows, rows, color="black", linewidth=2, label="the right line: row r holds token r")
-    upper.set(ylim=(-1.5, 47), yticks=range(0, len(tokens), 8))
-    upper.legend(ncols=2, loc="upper left")
-    colours = [RED if leaks else BLUE for leaks in ahead.any(1)]
-    lower.bar(rows, losses, color=colours)
-    lower.axhline(level, color=GREY, linestyle="--", linewidth=2, label="table of character pairs")
-    lower.set(xlim=(-0.6, len(losses) - 0.4), ylim=(0, 1.3 * max([*losses, level])))
-    lower.legend(loc="upper left")
+    upper.set(ylim=(-1.5, 32.5), yticks=range(0, len(tokens), 8))
+    lower.bar(rows, losses, color=[RED if leaks else BLUE for leaks in ahead.any(1)])
+    lower.step(rows, level, "k--", where="mid", label="a table of character pairs, at this row")
+    lower.set(xlim=(-0.6, len(losses) - 0.4), xticks=range(0, len(losses), 4))
     for row in rows[ahead.any(1)].tolist():
-        upper.axvspan(row - 0.5, row + 0.5, color=RED, alpha=0.12, linewidth=0)
-        lower.axvspan(row - 0.5, row + 0.5, color=RED, alpha=0.12, linewidth=0)
-    lower.set_xticks(range(0, len(losses), 4))
+        for axes in (upper, lower):
+            span = axes.axvspan(row - 0.5, row + 0.5, color=RED, alpha=0.12, linewidth=0)
+    span.set_label("a row that looks ahead")
     label(upper, "Whose numbers view alone puts into each row", "", "token")
     label(lower, "And the loss of that row", "row of the window", "loss [nats]")
+    drawing.legend(loc="outside lower center", ncols=2)
     return drawing

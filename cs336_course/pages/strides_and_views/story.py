@@ -69,13 +69,13 @@ class Block(nn.Module):
 class CharModel(nn.Module):
     """A character model whose attention heads `merge` joins."""
 
-    def __init__(self, merge: Merge, n_layer: int = N_LAYER):
+    def __init__(self, merge: Merge):
         super().__init__()
         vocabulary = corpus().tokenizer.vocab_size
         self.token, self.position = nn.Embedding(vocabulary, N_EMBD), nn.Embedding(SEQ, N_EMBD)
         for table in (self.token, self.position):
             nn.init.normal_(table.weight, std=0.1)
-        self.blocks = nn.Sequential(*(Block(merge) for _ in range(n_layer)))
+        self.blocks = nn.Sequential(*(Block(merge) for _ in range(N_LAYER)))
         self.norm, self.head = nn.LayerNorm(N_EMBD), nn.Linear(N_EMBD, vocabulary)
 
     def forward(self, tokens: Int[Tensor, "batch seq"]) -> Float[Tensor, "batch seq vocabulary"]:
@@ -129,11 +129,11 @@ def loss_by_position(model: CharModel) -> Float[Tensor, " seq"]:
     return F.cross_entropy(logits.mT, texts[:, 1:], reduction="none").mean(dim=0)
 
 
-def train(merge: Merge, seed: int = 0, n_layer: int = N_LAYER) -> Run:
+def train(merge: Merge, seed: int = 0) -> Run:
     """Train a model on the CPU with Muon and AdamW, and evaluate it every 25 steps."""
     with one_thread(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = CharModel(merge, n_layer)
+        model = CharModel(merge)
         optimizer = make_optimizer(model)
         draw, losses = torch.Generator().manual_seed(seed), {}
         for step in range(STEPS + 1):
@@ -169,16 +169,11 @@ def sample(model: CharModel, length: int = 240, prompt: str = "ROMEO:\n", seed: 
     return tokenizer.decode_bytes(ids).decode()
 
 
-@cache
-def words() -> frozenset[str]:
-    """Return the words of the plays."""
-    return frozenset(re.findall(r"[A-Za-z]+", shakespeare()))
-
-
 def known_words(text: str) -> float:
     """Return the share of the words of a text that occur in the plays, after its first line."""
+    known = set(re.findall(r"[A-Za-z]+", shakespeare()))
     written = re.findall(r"[A-Za-z]+", text.partition("\n")[2])
-    return sum(word in words() for word in written) / max(1, len(written))
+    return sum(word in known for word in written) / max(1, len(written))
 
 
 @torch.no_grad()
@@ -193,10 +188,10 @@ def loss_as_generated(model: CharModel) -> float:
 
 
 @cache
-def pair_loss() -> float:
-    """Return the validation loss of a table with the frequency of each pair of characters."""
+def pair_loss() -> Float[Tensor, " seq"]:
+    """Return the mean loss at each position of a table with the frequency of each pair."""
     ids, size = corpus().train, corpus().tokenizer.vocab_size
     counts = torch.bincount(ids[:-1] * size + ids[1:], minlength=size**2).view(size, size) + 1.0
     texts = validation()
     table = (counts / counts.sum(dim=1, keepdim=True)).log()
-    return -table[texts[:, :-1], texts[:, 1:]].mean().item()
+    return -table[texts[:, :-1], texts[:, 1:]].mean(dim=0)
