@@ -21,7 +21,6 @@ N_EMBD = N_HEAD * HEAD_DIM
 STEPS, BATCH, EVERY = 350, 32, 25
 
 Merge = Callable[[Tensor], Tensor]  # (batch, head, seq, head_dim) to (batch, seq, n_embd)
-Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class Attention(nn.Module):
@@ -31,12 +30,11 @@ class Attention(nn.Module):
         super().__init__()
         self.qkv, self.out = nn.Linear(N_EMBD, 3 * N_EMBD), nn.Linear(N_EMBD, N_EMBD)
         self.merge = merge
-        self.attend: Attend = by_hand
 
     def forward(self, x: Float[Tensor, "batch seq n_embd"]) -> Float[Tensor, "batch seq n_embd"]:
         """Split into heads, attend, and merge the heads."""
         q, k, v = (part.unflatten(-1, (N_HEAD, HEAD_DIM)) for part in self.qkv(x).chunk(3, dim=-1))
-        y = self.attend(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2))
+        y = by_hand(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2))
         return self.out(self.merge(y))
 
 
