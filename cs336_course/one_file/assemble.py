@@ -27,6 +27,7 @@ NO_NOTEBOOK = "this folder has no notebook"
 TAKEN = "the file already has a `{}`; give yours another name"
 SECONDS = 120  # for a part and its check
 FOOTER = """if __name__ == "__main__":
+    sys.stdout.reconfigure(errors="replace")  # so that a terminal's encoding can't end a run
     main(tyro.cli(Config))
 """
 # Verdicts on earlier jobs, because a notebook asks for the same parts several times
