@@ -85,7 +85,11 @@ causal_self_attention = Exercise(
         "merge, transpose(1, 2) back, and only then reshape.": (
             "view size is not compatible",
             edits((QKV, PARTS.format("view")), (MERGE, "y.view(x.shape)")),
-        )
+        ),
+        "c_attn's output is one tensor. Cut its last axis into three, for q, k and v.": (
+            "values to unpack",
+            (QKV, "self.c_attn(x)"),
+        ),
     },
     wrong={
         "c_proj is never used.": ("return self.c_proj(rearrange(", "return (rearrange("),
@@ -261,6 +265,10 @@ init_weights = Exercise(
         "a std of 0.02 is wanted; yours is its square, as if that were the variance.": others(
             "parameter.normal_(0.0, 0.02**2)"
         ),
+        "c_proj.bias and ln_1.bias answer two of your questions with yes; ask for the bias first.": [
+            ('name.endswith("bias")', 'name.endswith("bias") and "c_proj" not in name'),
+            ('name.endswith("bias")', 'name.endswith("bias") and ".ln_" not in name'),
+        ],
         "ln_f is a norm, too; its gain begins at 1.": (
             '".ln_" in name',
             '".ln_1" in name or ".ln_2" in name',

@@ -45,44 +45,70 @@ def letter_by_letter(line: str) -> dict[str, Float[Tensor, " letters"]]:
     }
 
 
-def back_off(ids: Int[np.ndarray, " letters"], test: int, longest: int) -> list[tuple[float, int]]:
+def back_off(
+    ids: Int[np.ndarray, " letters"], test: int, longest: int, counted: int
+) -> list[tuple[float, int]]:
     """Count what follows each past of up to `longest` letters, and predict the last letters.
 
-    A row that was seen n times with d different letters after it is trusted as n to d, and the rest
-    is left to the row of the past that is one letter shorter (Witten and Bell 1991).
+    Three quarters are taken from each count and left to the row of the past that is one letter
+    shorter. A shorter row counts after how many different letters its past has occurred, and not
+    how often (interpolated Kneser-Ney, Chen and Goodman 1999, equation 27).
 
     Args:
         ids: A text as ids below 100.
-        test: Number of letters at the end to predict; nine tenths of the text are counted.
+        test: Number of letters at the end to predict.
         longest: The longest past.
+        counted: Number of letters at the start to count.
 
     Returns:
         A tuple for pasts of 1, 2, ... letters: the loss in nats per letter, and the number of rows.
     """
     places = np.arange(len(ids) - test, len(ids))
-    chances = np.full(test, 1 / len(np.unique(ids)))
+    shorter = np.full(test, 1 / len(np.unique(ids)))
     found = []
     for seen in range(longest + 1):
-        keys = np.zeros(len(ids), dtype=np.int64)  # the letters before each place, as one number
-        for back in range(1, seen + 1):
-            keys[seen:] = 100 * keys[seen:] + ids[seen - back : len(ids) - back]
-        counted = slice(seen, len(ids) * 9 // 10)
-        pasts, times = np.unique(keys[counted], return_counts=True)
-        pairs, both = np.unique(100 * keys[counted] + ids[counted], return_counts=True)
-        kinds = np.unique(pairs // 100, return_counts=True)[1]
-        row = np.searchsorted(pasts, keys[places]).clip(max=len(pasts) - 1)
-        known = pasts[row] == keys[places]
-        pair = 100 * keys[places] + ids[places]
-        cell = np.searchsorted(pairs, pair).clip(max=len(pairs) - 1)
-        hits = np.where(pairs[cell] == pair, both[cell], 0)
-        mixed = (hits + kinds[row] * chances) / (times[row] + kinds[row])
-        chances = np.where(known, mixed, chances)
-        found.append((float(-np.log(chances).mean()), len(pasts)))
+        keys = np.zeros(len(ids), dtype=np.int64)  # a place's letter and `seen` before it
+        for back in range(seen, -1, -1):
+            keys[seen + 1 :] = 100 * keys[seen + 1 :] + ids[seen + 1 - back : len(ids) - back]
+        before = np.concatenate((np.zeros(seen + 1), ids[: -seen - 1])).astype(np.int64)
+        here = slice(seen + 1, counted)
+        once = np.unique(100 * keys[here] + before[here]) // 100
+        often, rows = share(keys[here], keys[places], shorter)
+        shorter, _ = share(once, keys[places], shorter)
+        found.append((float(-np.log(often).mean()), rows))
     return found[1:]
 
 
+def share(
+    keys: Int[np.ndarray, " counted"],
+    wanted: Int[np.ndarray, " test"],
+    shorter: Float[np.ndarray, " test"],
+) -> tuple[Float[np.ndarray, " test"], int]:
+    """Return the chances of some letters after their pasts, and the number of pasts.
+
+    Args:
+        keys: What is counted, a past and a letter as one number, of which the letter is the last
+            two digits.
+        wanted: The pasts and letters whose chance is asked for.
+        shorter: Their chances after the past that is one letter shorter.
+    """
+    pairs, both = np.unique(keys, return_counts=True)
+    pasts, first = np.unique(pairs // 100, return_index=True)
+    times, kinds = np.add.reduceat(both, first), np.diff(np.append(first, len(pairs)))
+    row = np.searchsorted(pasts, wanted // 100).clip(max=len(pasts) - 1)
+    cell = np.searchsorted(pairs, wanted).clip(max=len(pairs) - 1)
+    hits = np.where(pairs[cell] == wanted, both[cell] - 0.75, 0)
+    mixed = (hits + 0.75 * kinds[row] * shorter) / times[row]
+    return np.where(pasts[row] == wanted // 100, mixed, shorter), len(pasts)
+
+
 def train(
-    streams: Streams, n_layer: int, steps: int = 100, lr: float = 1e-3, seed: int = 0
+    streams: Streams,
+    n_layer: int,
+    steps: int = 100,
+    lr: float = 1e-3,
+    seed: int = 0,
+    prepare: Callable[[GPT], None] = lambda model: None,
 ) -> list[float]:
     """Train a stack of blocks on letters, and return each step's loss in nats per letter.
 
@@ -93,12 +119,14 @@ def train(
         steps: Number of steps of AdamW, each on 8 texts of 32 letters.
         lr: Learning rate, which is constant.
         seed: Number that decides the first weights and the batches.
+        prepare: Function that changes the first weights.
     """
     _, letters = checkpoint.load_shipped()
     text = torch.from_numpy(letters.encode(shakespeare()).astype("int64"))
     random = torch.Generator().manual_seed(seed)
     torch.manual_seed(seed)
     model = GPT(GPTConfig(SEQ, letters.vocab_size, n_layer, n_head=2, n_embd=WIDTH))
+    prepare(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr, fused=True)
     losses: list[float] = []
     for _ in range(steps):
@@ -123,3 +151,8 @@ def stack_runs() -> dict[str, dict[float, list[list[float]]]]:
     return {
         way: {float(lr): runs for lr, runs in by_rate.items()} for way, by_rate in recorded.items()
     }
+
+
+def without_parts() -> dict[str, list[float]]:
+    """Return losses of letter GPTs that lack a part, by what they lack, one for each seed."""
+    return json.loads(STACKS.read_text(encoding="utf-8"))["without"]
