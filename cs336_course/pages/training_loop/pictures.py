@@ -125,3 +125,12 @@ def adding_up(sums: Mapping[str, Sequence[float]], limit: float, title: str) -> 
     shown = {"yticks": ticks, "yticklabels": [f"{tick:,}" for tick in ticks]}
     size = (10, 4.2)
     return curves(title, x, y, sums, first=1, levels=levels, dots=True, size=size, **shown)
+
+
+def below_ceiling(largest: Sequence[float], page: float, limit: float, title: str) -> Figure:
+    """Plot the largest scaled gradient of each step before the page, and that of the page."""
+    marks = {"the page,\nin fp32": (len(largest), page)}
+    shown = {"levels": {f"fp16 ends at {limit:,.0f}": limit}, "marks": marks, "names": ""}
+    ticks = range(0, 250_000, 50_000)
+    shown |= {"yticks": ticks, "yticklabels": [f"{tick:,}" for tick in ticks]}
+    return curves(title, "step", "scaled", {"": largest}, xlim=(0, 1.2 * len(largest)), **shown)
