@@ -97,38 +97,23 @@ def two_walks(text: str, n_head: int) -> Figure:
     return drawing
 
 
-def before_and_after(values: Tensor, *patterns: str, **sizes: int) -> Figure:
-    """Draw a tensor before and after each pattern, in colours of the result's first dimension."""
-    panels = []
-    for pattern in patterns:
-        order = rearrange(torch.arange(values.numel()).view(values.shape), pattern, **sizes)
-        after = torch.arange(len(order)).repeat_interleave(order[0].numel())
-        before = torch.empty_like(after)
-        before[order.flatten()] = after
-        sides = [side.strip() for side in pattern.split("->")]
-        axes = [re.sub(r"(?<=\w) (?=[^()]*\))", "·", side) for side in sides]
-        panels += [
-            Panel(sides[0], values, axes[0], before.view(values.shape)),
-            Panel(
-                f"-> {sides[1]}",
-                rearrange(values, pattern, **sizes),
-                axes[1],
-                after.view(order.shape),
-            ),
-        ]
-    return grids(*panels)
+def before_and_after(values: Tensor, pattern: str, **sizes: int) -> Figure:
+    """Draw a tensor before and after a pattern, in colours of the result's first dimension."""
+    order = rearrange(torch.arange(values.numel()).view(values.shape), pattern, **sizes)
+    after = torch.arange(len(order)).repeat_interleave(order[0].numel())
+    before = torch.empty_like(after)
+    before[order.flatten()] = after
+    left, right = (side.strip() for side in pattern.split("->"))
+    axes = [re.sub(r"(?<=\w) (?=[^()]*\))", "·", side) for side in (left, right)]
+    result = rearrange(values, pattern, **sizes)
+    return grids(
+        Panel(left, values, axes[0], before.view(values.shape)),
+        Panel(f"-> {right}", result, axes[1], after.view(order.shape)),
+    )
 
 
 def letters(word: str, size: int = 48) -> Tensor:
-    """Render each letter of a word as an image, in its own colour on a light background.
-
-    Args:
-        word: The letters.
-        size: Height and width of an image in pixels.
-
-    Returns:
-        Images with values from 0 to 1, shape (letter, height, width, channel), 3 channels.
-    """
+    """Render the letters of a word in colours, as (letter, height, width, channel), 0 to 1."""
     images = []
     for i, letter in enumerate(word):
         drawing = Figure(figsize=(1, 1), dpi=size, facecolor=face_of(i))
@@ -166,13 +151,12 @@ def pictures(images: Mapping[str, Tensor]) -> Figure:
     return drawing
 
 
-def attention_maps(maps: Mapping[str, Tensor], text: str, columns: int = 3) -> Figure:
+def attention_maps(maps: Mapping[str, Tensor], text: str) -> Figure:
     """Draw attention weights [query, key] of a text as maps with its letters along both sides.
 
     Exact zeros are white. The colours follow the root of the weight, so small ones differ, too.
     """
-    rows = -(-len(maps) // columns)
-    width = 13 if rows == 1 else 10.5  # so that two rows fit on a slide
+    rows, columns, width = 2, 3, 10.5  # so that two rows fit on a slide
     height = 0.6 + width / columns * rows
     drawing, grid = figure(width, height, nrows=rows, ncols=columns, squeeze=False)
     colours = plt.get_cmap("cividis").with_extremes(under="white")
