@@ -30,16 +30,8 @@ def cover() -> None:
         for place, name in enumerate(order.split()):
             fill = face_of(1) if place > 1 else "white"
             axes.add_patch(Rectangle((1.5 * place, bottom), 1.4, 0.84, facecolor=fill))
-            weight, colour = ("bold", ink(RED)) if place == 2 else ("normal", "black")
-            axes.text(
-                1.5 * place + 0.7,
-                bottom + 0.42,
-                name,
-                fontsize=22,
-                color=colour,
-                fontweight=weight,
-                **spot,
-            )
+            look = {"color": ink(RED), "fontweight": "bold"} if place == 2 else {"color": "black"}
+            axes.text(1.5 * place + 0.7, bottom + 0.42, name, fontsize=22, **look, **spot)
     for place, index in ((2, "-2"), (3, "-1")):
         axes.text(1.5 * place + 0.7, 2.12, index, fontsize=20, family="monospace", **spot)
     axes.set(xlim=(-1.9, 6.9), ylim=(-0.05, 3.05))
@@ -128,10 +120,7 @@ def letters(word: str, size: int = 48) -> Tensor:
 
 
 def pictures(images: Mapping[str, Tensor]) -> Figure:
-    """Draw images [height, width, channel] in a row, with the pattern above and the shape below.
-
-    All images are drawn with the same pixel size.
-    """
+    """Draw images [height, width, channel] of one pixel size, with their patterns and shapes."""
     sizes = [image.shape[:2] for image in images.values()]
     pixel = min(2.6 / max(h for h, _ in sizes), WIDEST / sum(w for _, w in sizes))  # in inches
     # A letter of a title takes 0.14 inches.
@@ -183,9 +172,7 @@ def loss_curves(runs: Mapping[str, Sequence[Sequence[float]]], every: int, table
             ax.plot(steps, values, style, color=colour, linewidth=1.8, label=name)
     ax.axhline(table, color=GREY, linestyle=":")
     ax.text(0, table - 0.03, f"table of letter pairs, {table:.2f}", va="top", color=ink(GREY))
-    ax.set_ylim(
-        min(table, *(min(values) for losses in runs.values() for values in losses)) - 0.2, 3.6
-    )
+    ax.set_ylim(2.2, 3.6)
     label(ax, "The small model, right and wrong", "training step", "held-out loss [nats]")
     ax.legend()
     return drawing

@@ -110,9 +110,8 @@ def causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 def by_position(qkv: Float[Tensor, "batch seq width3"], n_head: int = HEADS) -> Tensor:
     """Attend with `q @ k.transpose(-2, -1)` in the layout batch seq head dim."""
-    q, k, v = rearrange(
-        qkv, "batch seq (three head dim) -> three batch seq head dim", three=3, head=n_head
-    )
+    parts = "batch seq (three head dim) -> three batch seq head dim"
+    q, k, v = rearrange(qkv, parts, three=3, head=n_head)
     scores = q @ k.transpose(-2, -1) / q.size(-1) ** 0.5
     future = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
     return (scores.masked_fill(future, -torch.inf).softmax(-1) @ v).flatten(-2)

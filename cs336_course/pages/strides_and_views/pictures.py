@@ -39,13 +39,9 @@ def cover() -> None:
 
 
 def merges(y: Tensor, lines: Mapping[str, Callable[[Tensor], Tensor]]) -> Figure:
-    """Draw the rows that each line makes of the heads' results. A colour is a token.
+    """Draw the rows that each line makes of one text's heads (1, head, seq, head_dim), by token.
 
     Numbers of a token that comes after its row have a black frame.
-
-    Args:
-        y: One text's results, shape (1, head, seq, head_dim).
-        lines: What joins the heads into rows (1, seq, n_embd), by name.
     """
     seq = y.size(2)
     token = torch.arange(seq)[:, None].expand_as(y).contiguous()
@@ -61,13 +57,7 @@ def merges(y: Tensor, lines: Mapping[str, Callable[[Tensor], Tensor]]) -> Figure
 
 
 def by_position(losses: Sequence[float], tokens: Tensor, level: Sequence[float]) -> Figure:
-    """Draw whose numbers each row of a window holds, and below the loss of this row.
-
-    Args:
-        losses: Loss at each row of a window.
-        tokens: The tokens whose numbers a row holds, shape (row, piece).
-        level: Loss of a table of character pairs at each row, drawn as a line.
-    """
+    """Draw whose tokens (row, piece) each row holds, and its loss, with a table's as a line."""
     drawing, (upper, lower) = figure(12, 7, nrows=2, sharex=True, height_ratios=[5, 4])
     rows = torch.arange(len(tokens))
     ahead = tokens > rows[:, None]
