@@ -84,7 +84,7 @@ rows_that_leak = Exercise(
     is_part=True,
     given={"nn": torch.nn},
     smaller="Row 0 may see token 0 only. Which tokens do you have to change to test row 0?",
-    says={"result": "these aren't the rows that depend on a later token."},
+    says={"result": "these aren't the rows that depend on a later token, in a list."},
     wrong={
         "you change only the last token, so you miss a row that sees a later token before it. "
         "Change one token after the other.": ("range(1, tokens.size(1))", "[tokens.size(1) - 1]"),
@@ -170,8 +170,8 @@ predicted_strides = Exercise(
         "form": "keep the dictionary, and replace each `...` in it.",
         "answer": "it has no answer yet; every answer above it is right.",
         "pair": "give a pair (strides, offset) such as ((4, 1), 0); a single stride is (4,).",
-        "strides": "these are not its strides. An index such as x[1] removes a dimension, a slice "
-        "keeps it.",
+        "strides": "these are not its strides. How many slots lie between neighbours along each "
+        "dimension that is left?",
         "offset": "the strides are right; the offset is the slot of its first element.",
     },
     wrong={
