@@ -335,6 +335,11 @@ class RunConfig(Shape):
     """Memory per device in bytes, such as 80B (None: from the datasheet)."""
     price: float | None = None
     """Dollars per device and hour, for the cost."""
+    optimizer: str = "adamw"
+    """Whose state takes memory: sgd, momentum, adagrad, rmsprop, adam, adamw, lion, muon, adafactor
+    or adamw8bit."""
+    precision: str = "mixed"
+    """Number formats in memory: mixed (bf16 plus fp32 master weights), fp32, autocast or bf16."""
 
 
 @dataclass(frozen=True)
@@ -350,11 +355,6 @@ class EstimateConfig(RunConfig):
     convention: Literal["palm", "causal"] = "palm"
     """Keys in a model's attention whose FLOPs count: all (palm), as in most papers' MFU, or those
     that the causal mask lets through (causal)."""
-    optimizer: str = "adamw"
-    """sgd, momentum, adagrad, rmsprop, adam, adamw, lion, muon, adafactor or adamw8bit."""
-    precision: str = "fp32"
-    """Number formats of data/precisions.json: fp32, autocast, mixed (bf16 plus fp32 master
-    weights), bf16, fp8, fp8-block, mxfp8, mxfp4 or nvfp4."""
 
 
 @dataclass(frozen=True)

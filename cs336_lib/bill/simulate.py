@@ -7,43 +7,15 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from cs336_lib import accounting
-from cs336_lib.accounting import Architecture
 from cs336_lib.bill import traffic
-from cs336_lib.bill.memory import RECOMPUTE, Recompute, again, peak
+from cs336_lib.bill.memory import peak
 from cs336_lib.bill.network import Cluster as Cluster
 from cs336_lib.bill.network import Efficiency as Efficiency
-from cs336_lib.bill.traffic import Layout
+from cs336_lib.bill.traffic import RECOMPUTE, Layout
+from cs336_lib.bill.traffic import Workload as Workload
+from cs336_lib.config import UserError
 
-
-@dataclass(frozen=True)
-class Workload:
-    """A step's model and passes.
-
-    Attributes:
-        architecture: Shape of the model.
-        layout: How it is spread over the devices.
-        seq: Tokens in a sequence.
-        recompute: What the backward pass computes again (`memory.again`).
-        fused_attention: Whether attention never stores its scores (Dao et al. 2022).
-        sequence: Whether tensor parallelism also splits norms and residuals.
-        overlap: Whether gradients and weights travel between replicas during the passes.
-        async_tensor: Whether the sums of tensor parallelism travel during the matmuls that they are
-            for, cut into slices (Wang et al. 2023; "async TP" in torchtitan).
-    """
-
-    architecture: Architecture
-    layout: Layout
-    seq: int
-    recompute: Recompute = "none"
-    fused_attention: bool = True
-    sequence: bool = True
-    overlap: bool = True
-    async_tensor: bool = False
-
-    @property
-    def tokens(self) -> float:
-        """Tokens of a micro-batch on one device."""
-        return self.layout.micro_batch * self.seq / self.layout.cp
+memory = peak  # the bytes of a device, by kind
 
 
 class Pass(NamedTuple):
@@ -108,8 +80,7 @@ def waiting(work: Workload, cluster: Cluster, found: Pass, pairs: int = 1) -> Pa
 
     The way to experts and back can't overlap in one pass, and the sums of tensor parallelism only
     overlap with `async_tensor`. The keys and values of other parts of the sequence travel during
-    the matmuls. If groups of experts are on different machines, a token travels to each of its
-    groups once, and then inside of the machine at the same time (DeepSeek-AI 2024, section 3.2.2).
+    the matmuls.
 
     Args:
         work: The model and its layout.
@@ -118,16 +89,13 @@ def waiting(work: Workload, cluster: Cluster, found: Pass, pairs: int = 1) -> Pa
         pairs: How often keys and values travel: once forward, and twice backward with their
             gradients.
     """
-    a, layout = work.architecture, work.layout
+    layout, sent = work.layout, traffic.block_bytes(work)
     hides = cluster.efficiency.overlap * (found.matmuls + found.attention)
-    grouped = a.n_group and layout.tp * layout.ep > cluster.machine
-    copies = min(a.n_active, a.n_group) if grouped else a.n_active
-    sent = traffic.block_bytes(a, layout, work.seq, copies)
-    sums = sent.tensor / cluster.bandwidth(layout.tp)
-    others = pairs * sent.context / cluster.bandwidth(layout.cp, layout.tp)
+    sums = sent["tensor"] / cluster.bandwidth(layout.tp)
+    others = pairs * sent["context"] / cluster.bandwidth(layout.cp, layout.tp)
     return Pass(
         tensor=sums - work.async_tensor * cluster.efficiency.async_tensor * min(sums, hides),
-        expert=sent.expert / cluster.bandwidth(layout.ep, layout.tp, to_all=True),
+        expert=sent["expert"] / cluster.bandwidth(layout.ep, layout.tp, to_all=True),
         context=max(0.0, others - hides),
     )
 
@@ -149,7 +117,7 @@ def passes(work: Workload, cluster: Cluster) -> Passes:
     a, tp = work.architecture, work.layout.tp
     once = computing(work, cluster)
     forward = once.plus(waiting(work, cluster, once))
-    repeats = again(work.recompute, "flash" if work.fused_attention else "eager")
+    repeats = work.again
     elementwise = once.elementwise
     if not repeats.elementwise:  # only that of stored scores
         fused = computing(replace(work, fused_attention=True), cluster)
@@ -273,37 +241,21 @@ def interval_of(seconds: float) -> tuple[float, float]:
 
 
 def simulate(work: Workload, cluster: Cluster) -> Step:
-    """Simulate a step.
-
-    Raises:
-        UserError: If the model doesn't fit the layout.
-    """
-    a, layout = work.architecture, work.layout
-    traffic.require_fit(a, layout, work.seq)
-    found = passes(work, cluster)
-    busy = found.forward.plus(found.backward).times(a.n_layer).plus(found.output.times(3))
+    """Simulate a step."""
+    layout, found = work.layout, passes(work, cluster)
+    layers = found.forward.plus(found.backward).times(work.architecture.n_layer)
+    busy = layers.plus(found.output.times(3))
     parts = busy.times(layout.micro_batches / layout.pp)._asdict()
     parts["matmuls"] += parts.pop("attention")
     sent, free = data_seconds(work, cluster), hiding_seconds(work, cluster)
-    parameters = sum(traffic.layer_parameters(a, layout)) + a.vocab_size * a.n_embd / layout.tp
-    held = parameters / (layout.dp * layout.cp if layout.zero else 1)
+    held = sum(
+        of.parameters / (of.size if layout.zero else 1)
+        for of in traffic.replicas(work.architecture, layout)
+    )
     parts["pipeline"] = idle_seconds(work, cluster, found)
     parts["data"] = sum(max(0.0, a - b) for a, b in zip(sent, free, strict=True))
     parts["update"] = UPDATE_BYTES * held / cluster.memory_speed
-    flops = layout.batch * work.seq * accounting.train_flops_per_token(a, work.seq)
-    return Step(parts, flops / (sum(parts.values()) * layout.devices * cluster.peak))
-
-
-def memory(work: Workload) -> dict[str, float]:
-    """Return the peak bytes of a device by kind, in mixed precision and with AdamW."""
-    return peak(
-        work.architecture,
-        work.layout,
-        work.seq,
-        recompute=work.recompute,
-        attention="flash" if work.fused_attention else "eager",
-        sequence=work.sequence,
-    )
+    return Step(parts, work.flops / (sum(parts.values()) * layout.devices * cluster.peak))
 
 
 # Llama 3 405B had 419 unexpected interruptions in 54 days on 16,384 H100s (Llama team 2024,
@@ -365,8 +317,8 @@ def sweep(
     found = []
     for values in product(*tried.values()):
         one = dict(zip(tried, values, strict=True))
-        tp, pp, chunks, size = one["tp"], one["pp"], one["chunks"], one["micro_batch"]
-        dp, left = divmod(devices, tp * pp * one["cp"])
+        pp, chunks, size = one["pp"], one["chunks"], one["micro_batch"]
+        dp, left = divmod(devices, one["tp"] * pp * one["cp"])
         if left or batch % (dp * size) or dp != fixed.get("dp", dp):
             continue
         if chunks > 1 == pp or pp * chunks > a.n_layer:
@@ -374,10 +326,11 @@ def sweep(
         if one["zero"] == 3 and pp > 1 and "zero" not in fixed:  # gathers in each micro-batch
             continue
         layout = Layout(dp=dp, micro_batches=batch // dp // size, **one)
-        if traffic.misfit(a, layout, work.seq):
-            continue
         for recompute in (fixed["recompute"],) if "recompute" in fixed else RECOMPUTE:
-            candidate = replace(work, layout=layout, recompute=recompute)
+            try:
+                candidate = replace(work, layout=layout, recompute=recompute)
+            except UserError:  # the model can't be spread in this way
+                break
             if sum(memory(candidate).values()) <= 0.9 * cluster.device.memory:
                 found.append((candidate, simulate(candidate, cluster)))
                 break  # recomputing more is slower

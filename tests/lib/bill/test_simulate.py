@@ -199,7 +199,7 @@ EVERY_FLAG = {
     **{"stack": "megatron-2021", "attention": "eager", "sequence": False, "overlap": False},
     **{"async_tp": True, "batch": 64, "seq": 1024, "tp": 4, "pp": 4, "cp": 2, "ep": 2, "zero": 1},
     **{"chunks": 2, "micro_batch": 2, "recompute": "none", "tokens": 1e12, "price": 2},
-    **{"peak": 5e14, "bandwidth": 1e12, "memory": 5e10},
+    **{"peak": 5e14, "bandwidth": 1e12, "memory": 5e10, "optimizer": "muon", "precision": "bf16"},
 }
 
 
