@@ -257,11 +257,8 @@ def keys_per_query(seq: int, window: int = 0) -> float:
 def attention_flops(a: Architecture, seq: int, convention: Convention = "palm") -> float:
     """Return the forward FLOPs per token of scores and weighted values over all layers.
 
-    Args:
-        a: The shape.
-        seq: Sequence length in tokens.
-        convention: "palm" counts all `seq` keys in every layer. "causal" counts the keys that the
-            causal mask, and a window, let through.
+    "palm" counts all `seq` keys in every layer. "causal" counts the keys that the causal mask, and
+    a window, let through.
     """
     require_choice("convention", convention, ("palm", "causal"))
     per_key = 2 * a.n_head * (a.qk_dim + a.value_dim)
@@ -316,14 +313,7 @@ def mfu(flops_per_second: float, peak: float | None) -> float | None:
 
 
 def training_seconds(flops: float, devices: int, peak: float, mfu: float) -> float:
-    """Return the training time in seconds.
-
-    Args:
-        flops: FLOPs of the training run.
-        devices: Number of devices.
-        peak: Peak FLOP/s of one device.
-        mfu: Model FLOPs utilization, greater than 0 and at most 1.
-    """
+    """Return the seconds of so many FLOPs on devices with this peak and utilization each."""
     return flops / (devices * peak * mfu)
 
 
@@ -347,11 +337,9 @@ def kv_cache_bytes(a: Architecture, context: int, bytes_per_value: float = 2) ->
 
 Attention = Literal["flash", "eager"]
 
-# bitsandbytes stores one byte per value and one fp32 scale per block of 256 values.
-INT8_STATE_BYTES = 1 + 4 / 256
-
 # Optimizer state in bytes per parameter. Adafactor stores one fp32 row and column per matrix, which
-# is negligible for large ones. `OPTIMIZERS` has those that we train with.
+# is negligible for large ones. 8-bit AdamW has one fp32 scale per block of 256 values (bitsandbytes).
+# `OPTIMIZERS` has those that we train with.
 STATE_BYTES: dict[str, float] = {
     "sgd": 0,
     "momentum": 4,
@@ -361,7 +349,7 @@ STATE_BYTES: dict[str, float] = {
     **{name: row.state_bytes for name, row in OPTIMIZERS.items()},
     "lion": 4,
     "adafactor": 0,
-    "adamw8bit": 2 * INT8_STATE_BYTES,
+    "adamw8bit": 2 * (1 + 4 / 256),
 }
 
 

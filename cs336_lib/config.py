@@ -370,17 +370,8 @@ class SimulateConfig(RunConfig):
     outer: str | None = None
     """Link of a network card to other machines, from data/links.json (None: the hardware's)."""
     stack: str | None = None
-    """Do what megatron-2021, megatron-2024, torchtitan, fsdp, fsdp2 or ddp does in --attention,
-    --sequence, --recompute, --overlap and --zero, unless such a flag says otherwise."""
-    attention: Literal["fused", "eager"] | None = None
-    """Whether attention stores its scores, which is called eager (None: fused)."""
-    sequence: bool | None = None
-    """Whether tensor parallelism also splits norms and residuals (None: yes)."""
-    overlap: bool | None = None
-    """Whether gradients and weights travel between replicas during the passes (None: yes)."""
-    async_tp: bool | None = None
-    """Whether the sums of tensor parallelism travel during matmuls, as async TP does in torchtitan
-    (None: no)."""
+    """The program: megatron-2021, megatron-2024, torchtitan, fsdp, fsdp2 or ddp. It also sets
+    --recompute and --zero, unless such a flag says otherwise (None: torchtitan, and only that)."""
     batch: int = 0
     """Sequences in a step over all devices (0: two for each device)."""
     tp: int = 0
@@ -388,8 +379,6 @@ class SimulateConfig(RunConfig):
     is shown in detail. Otherwise the fastest are listed, and all have what the flags set."""
     pp: int = 0
     """Pipeline stages (0: the fastest in the list)."""
-    dp: int = 0
-    """Copies of the model (0: as many as the devices allow)."""
     cp: int = 1
     """Devices that share each sequence."""
     ep: int | None = None

@@ -41,7 +41,6 @@ class Part:
         outputs: Results of its matmuls, in order.
         fused: What remains of attention if all else is computed again: its result.
         scores: Part of `saved` that Korthikanti et al. (2022) compute again.
-        whole: Part of `saved` that only sequence parallelism splits: the norm's and its result.
         backward: Bytes that the backward pass adds to `saved`, and the entries of the matrix whose
             gradient it computes at that time, at several moments.
     """
@@ -51,11 +50,6 @@ class Part:
     backward: tuple[tuple[float, float], ...]
     fused: float = 0
     scores: float = 0
-    whole: float = 0
-
-    def copied(self, times: int) -> "Part":
-        """Return this part if `times` devices have what only sequence parallelism splits."""
-        return replace(self, saved=self.saved + (times - 1) * self.whole)
 
 
 def norm_bytes(a: Architecture, of: BytesPerParameter) -> float:
@@ -71,11 +65,7 @@ def norms_bytes(a: Architecture, of: BytesPerParameter) -> float:
 def attention_part(a: Architecture, of: BytesPerParameter, attention: Attention, keys: int) -> Part:
     """Count attention in one block.
 
-    Args:
-        a: The model.
-        of: Bytes per number.
-        attention: "flash" saves a log-sum-exp per head, and "eager" all probabilities.
-        keys: Number of keys for which a query has a score.
+    "flash" saves a log-sum-exp per head, and "eager" the probabilities of all `keys` of a query.
     """
     pairs = a.n_head if a.kv_rank else a.n_kv_head
     q, k, v = a.n_head * a.qk_dim, pairs * a.qk_dim, pairs * a.value_dim
@@ -96,7 +86,6 @@ def attention_part(a: Architecture, of: BytesPerParameter, attention: Attention,
         ((max(of.compute * (out + q + k + v), 2 * scores), 0),),
         of.compute * out + logsumexp,
         scores,
-        norm_bytes(a, of) + of.compute * c,
     )
 
 
@@ -107,7 +96,6 @@ def mlp_part(a: Architecture, of: BytesPerParameter) -> Part:
         norms_bytes(a, of) + c + (branches + 1) * width,
         (width,) * branches + (c,),
         ((width, a.n_embd * a.mlp_width), (branches * width, 0)),
-        whole=norm_bytes(a, of) + c,
     )
 
 
@@ -124,12 +112,7 @@ def experts_part(a: Architecture, of: BytesPerParameter, ep: int) -> Part:
     return Part(
         saved + slots * (2 * c + inner) + a.n_shared * inner,
         routed + (shared if a.n_shared else ()),
-        (
-            (slots * 2 * c, 0),
-            (slots * width, a.n_expert // ep * a.n_embd * a.expert_width),
-            (slots * (branches * width - c), 0),
-        ),
-        whole=norm_bytes(a, of) + c,
+        ((slots * 2 * c, 0), (slots * width, a.n_expert // ep * a.n_embd * a.expert_width)),
     )
 
 
@@ -194,10 +177,16 @@ def stage_moments(work: Workload, last: bool) -> Iterator[tuple[str, float, floa
     """Yield when memory may peak: a name, activations, logits and temporary tensors in bytes."""
     a, layout, of = work.architecture, work.layout, PRECISIONS[work.precision]
     tokens, wide = work.tokens / layout.tp, copies(work) * a.n_embd
-    keys = attention_part(a, of, "flash" if work.fused_attention else "eager", work.seq)
-    middle = keys.copied(copies(work))
-    dense = middle, mlp_part(a, of).copied(copies(work))
-    mixed = middle, experts_part(a, of, layout.ep).copied(copies(work))
+    norm = norm_bytes(a, of) + of.compute * a.n_embd  # with its result, for a token
+    middle, mlp, mixture = (
+        replace(part, saved=part.saved + (copies(work) - 1) * norm)
+        for part in (
+            attention_part(a, of, "flash" if work.fused_attention else "eager", work.seq),
+            mlp_part(a, of),
+            experts_part(a, of, layout.ep),
+        )
+    )
+    dense, mixed = (middle, mlp), (middle, mixture)
     layers = a.dense_layers * kept(dense, of, work) + a.expert_layers * kept(mixed, of, work)
     stored = tokens * layers * in_flight(layout, last) / layout.pp
     gradient = of.weights + (of.compute if of.compute != of.weights else 0)
@@ -205,7 +194,7 @@ def stage_moments(work: Workload, last: bool) -> Iterator[tuple[str, float, floa
     block = sum(parameters_of(a, layout)[1:]) * layout.pp / a.n_layer
     gathered = of.compute * block if layout.zero == 3 else 0.0
     if last or layout.pp == 1:
-        end = tokens * copies(work) * (norm_bytes(a, of) + of.compute * a.n_embd)
+        end = tokens * copies(work) * norm
         logits = LOGIT * tokens * a.vocab_size
         there = gathered + (of.compute * matrix if layout.zero == 3 else 0)
         yield "loss", stored + end, logits, 2 * logits + there
@@ -260,13 +249,7 @@ def of_gpt(
 
     Its weights are in fp32, and its vocabulary is padded. The gradients are those of earlier
     micro-batches, and they don't exist yet when the backward pass of a step's only one starts.
-
-    Args:
-        config: The model.
-        batch: Sequences in a micro-batch.
-        autocast: Whether matmuls are in bf16.
-        fused_attention: Whether attention never stores its scores.
-        optimizer: A key of `accounting.STATE_BYTES`.
+    `autocast` has matmuls in bf16.
     """
     work = Workload(
         architecture_of(replace(config, vocab_size=config.padded_vocab_size)),

@@ -17,14 +17,7 @@ Kind = TypeVar("Kind")
 
 @dataclass(frozen=True)
 class Published:
-    """A published model.
-
-    Attributes:
-        title: Name as its authors write it.
-        source: Where the config and the numbers come from.
-        architecture: The shape.
-        parameters: The exact number of parameters that was published.
-    """
+    """A model with its title and the source of its config and of its number of parameters."""
 
     title: str
     source: str
@@ -261,11 +254,8 @@ def model(name: str) -> Published:
 def chosen(wanted: Shape, seq: int) -> Published | None:
     """Return the model that a command names or describes, or None without any.
 
-    A described model has a Llama's blocks, or a Mixtral's with experts.
-
-    Args:
-        wanted: The options.
-        seq: Tokens in a sequence, which a described model's context has at least.
+    A described model has a Llama's blocks, or a Mixtral's with experts, and a context of at least
+    `seq` tokens.
 
     Raises:
         UserError: If the model is unknown, or if it is both named and described.

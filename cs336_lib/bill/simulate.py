@@ -80,14 +80,7 @@ def waiting(work: Workload, cluster: Cluster, found: Pass, pairs: int = 1) -> Pa
 
     The way to experts and back can't overlap in one pass, and the sums of tensor parallelism only
     overlap with `async_tensor`. The keys and values of other parts of the sequence travel during
-    the matmuls.
-
-    Args:
-        work: The model and its layout.
-        cluster: The devices and links.
-        found: What the pass computes.
-        pairs: How often keys and values travel: once forward, and twice backward with their
-            gradients.
+    the matmuls that the pass computes, and `pairs` times: twice backward, with their gradients.
     """
     layout, sent = work.layout, traffic.block_bytes(work)
     hides = cluster.efficiency.overlap * (found.matmuls + found.attention)
@@ -194,16 +187,9 @@ def hiding_seconds(work: Workload, cluster: Cluster) -> tuple[float, float]:
 def data_limit(work: Workload, cluster: Cluster) -> float:
     """Return the fewest tokens of a device in a micro-batch at which data parallelism hides.
 
-    DDP all-reduces 8 bytes per parameter, and computes 4 FLOPs per parameter and token backward.
-    It hides if 8 / B <= 4 tokens / F, so from 2 F / B tokens on. ZeRO-1 sends 4 bytes backward, and
-    2 bytes in a forward pass of 2 FLOPs, so F / B tokens are enough. FSDP sends 2 + 4 bytes in each
-    backward pass, so each micro-batch needs 1.5 F / B tokens.
-
-    F is the FLOP/s of a device, and B the bytes per second of its collective. The passes are those
-    of `simulate`, which also have attention and elementwise operators.
-
-    Returns:
-        Tokens, or infinity without `work.overlap`.
+    On paper, these are 2 F / B for DDP, F / B for ZeRO-1, and 1.5 F / B for FSDP, where F is the
+    FLOP/s of a device, and B the bytes per second of its collective. Here, the passes also have
+    attention and elementwise operators. Without `work.overlap`, no number of tokens is enough.
     """
     pairs = zip(data_seconds(work, cluster), hiding_seconds(work, cluster), strict=True)
     return work.tokens * max(sent / free if free else math.inf * bool(sent) for sent, free in pairs)
@@ -269,12 +255,7 @@ def between_failures(devices: int) -> float:
 
 
 def best_interval(devices: int, save: float) -> float:
-    """Return the seconds between checkpoints that lose least time (Young 1974).
-
-    Args:
-        devices: Number of devices.
-        save: Seconds that writing a checkpoint stops the run.
-    """
+    """Return the seconds between checkpoints of `save` seconds that lose least (Young 1974)."""
     return (2 * save * between_failures(devices)) ** 0.5
 
 
@@ -296,12 +277,7 @@ def sweep(
 ) -> list[tuple[Workload, Step]]:
     """Return the layouts that fit into memory with their steps, the fastest first.
 
-    Args:
-        work: The model. Its layout and recomputation are replaced.
-        cluster: The devices.
-        devices: Number of devices.
-        batch: Sequences in a step.
-        fixed: Fields of `Layout` and `recompute` that every layout has.
+    They replace the layout and the recomputation of `work`, but for what is `fixed`.
     """
     a, fixed = work.architecture, fixed or {}
     tried: dict[str, Iterable[Any]] = {
@@ -319,7 +295,7 @@ def sweep(
         one = dict(zip(tried, values, strict=True))
         pp, chunks, size = one["pp"], one["chunks"], one["micro_batch"]
         dp, left = divmod(devices, one["tp"] * pp * one["cp"])
-        if left or batch % (dp * size) or dp != fixed.get("dp", dp):
+        if left or batch % (dp * size):
             continue
         if chunks > 1 == pp or pp * chunks > a.n_layer:
             continue

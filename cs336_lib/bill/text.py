@@ -82,12 +82,8 @@ def device_of(wanted: RunConfig) -> Device:
 def training_length(shape: Architecture, seq: int, *, extend: bool = False) -> int:
     """Return the sequence length to train at. 0 means the context, but at most 8192 tokens.
 
-    Models with a long context are trained on shorter sequences for most of their tokens.
-
-    Args:
-        shape: The model.
-        seq: The wanted length in tokens.
-        extend: Whether it may exceed the model's context.
+    Models with a long context are trained on shorter sequences for most of their tokens. With
+    `extend`, the wanted length may exceed the context.
     """
     longest = shape.block_size
     if not 0 <= seq <= (10**9 if extend else longest):
@@ -265,8 +261,8 @@ def memory_section(
 
 # cs336 simulate
 
-# What a layout has without a flag. Without a layout, the search tries several values of each.
-USUAL = {"ep": 1, "zero": 3, "chunks": 1, "micro_batch": 1}
+# What a search tries several values of, unless a flag fixes it
+SEARCHED = ("ep", "zero", "chunks", "micro_batch", "recompute")
 SAVE, RESTART = 60.0, 600.0  # seconds of a checkpoint, and from a failure to the next step
 WAITS = ("tensor", "expert", "context", "pipeline", "data")
 
@@ -283,64 +279,43 @@ def simulation(**options: Any) -> str:
     Example:
         print(simulation(model="llama3-70b", gpus=256, tp=8, pp=1, batch=512))
     """
-    wanted = filled(SimulateConfig(**options))
+    wanted = SimulateConfig(**options)
     in_range(wanted, 1, 10**6, "gpus", "cp", "ep", "chunks", "micro_batch")
-    in_range(wanted, 0, 10**6, "tp", "pp", "dp", "batch")
+    in_range(wanted, 0, 10**6, "tp", "pp", "batch")
+    accounting.require_choice("stack", wanted.stack or "torchtitan", STACKS)
     device = device_of(wanted)
     found = chosen(wanted, wanted.seq)
     if found is None:
         raise UserError("model is ''; the name of one, a file or a folder expected")
     cluster = cluster_of(device, wanted.inner, wanted.outer, wanted.gpus)
-    work = workload(
-        found.architecture,
-        Layout(),
-        wanted,
-        recompute=wanted.recompute or "selective",
-        fused_attention=wanted.attention != "eager",
-        sequence=wanted.sequence is not False,
-        overlap=wanted.overlap is not False,
-        async_tensor=bool(wanted.async_tp),
-    )
+    stack = STACKS[wanted.stack or "torchtitan"]
+    flags = {name: getattr(wanted, name) for name in SEARCHED}
+    flags = {name: value for name, value in flags.items() if value is not None}
+    fixed = {name: stack[name] for name in ("zero", "recompute") if wanted.stack} | flags
+    program = {name: stack[name] for name in ("fused_attention", "sequence", "overlap")}
+    program["recompute"] = fixed.get("recompute", stack["recompute"])
+    work = workload(found.architecture, Layout(), wanted, **program)
     batch = wanted.batch or 2 * wanted.gpus
     if not (wanted.tp and wanted.pp):
-        return sweep_section(found.title, work, cluster, wanted, batch)
+        return sweep_section(found.title, work, cluster, wanted, batch, fixed)
+    fields = {"ep": 1, "zero": stack["zero"], "chunks": 1, "micro_batch": 1} | fixed
+    fields.pop("recompute", None)
     try:
-        work = replace(work, layout=layout_of(wanted, batch))
+        work = replace(work, layout=layout_of(wanted, batch, fields))
     except UserError as error:
         hint = "leave out --tp or --pp to list the layouts that fit"
         raise UserError(f"{error}; {hint}") from None
     return step_section(found.title, work, cluster, wanted)
 
 
-def filled(wanted: SimulateConfig) -> SimulateConfig:
-    """Return the flags of a simulation, with the settings of its stack where no flag is given.
-
-    Raises:
-        UserError: If the stack or the kind of attention is unknown.
-    """
-    accounting.require_choice("attention", wanted.attention or "fused", ("fused", "eager"))
-    if wanted.stack is None:
-        return wanted
-    accounting.require_choice("stack", wanted.stack, STACKS)
-    usual = {name: value for name, value in STACKS[wanted.stack].items() if name != "source"}
-    missing = {name: value for name, value in usual.items() if getattr(wanted, name) is None}
-    return replace(wanted, **missing, stack=None)
-
-
-def given(wanted: SimulateConfig, *names: str) -> dict[str, Any]:
-    """Return the fields with these names that have a flag."""
-    return {name: getattr(wanted, name) for name in names if getattr(wanted, name) is not None}
-
-
-def layout_of(wanted: SimulateConfig, batch: int) -> Layout:
-    """Return the layout of a simulation.
+def layout_of(wanted: SimulateConfig, batch: int, fields: dict[str, int]) -> Layout:
+    """Return the layout of a simulation, with these further fields.
 
     Raises:
         UserError: If the devices or the batch can't be divided in this way.
     """
-    fields = USUAL | given(wanted, *USUAL)
     one = wanted.tp * wanted.pp * wanted.cp
-    dp = wanted.dp or max(1, wanted.gpus // one)
+    dp = max(1, wanted.gpus // one)
     if dp * one != wanted.gpus:
         ways = f"dp {dp} x tp {wanted.tp} x pp {wanted.pp} x cp {wanted.cp}"
         raise UserError(f"{ways} = {dp * one}, not {wanted.gpus} GPUs")
@@ -400,15 +375,20 @@ def seconds(step: Step, *kinds: str) -> str:
 
 
 def sweep_section(
-    title: str, work: Workload, cluster: Cluster, wanted: SimulateConfig, batch: int
+    title: str,
+    work: Workload,
+    cluster: Cluster,
+    wanted: SimulateConfig,
+    batch: int,
+    fixed: dict[str, Any],
 ) -> str:
     """Format the fastest layouts that fit into memory, and the details of the first.
 
     Raises:
         UserError: If no layout fits.
     """
-    fixed = {name: getattr(wanted, name) for name in ("tp", "pp", "dp") if getattr(wanted, name)}
-    fixed |= given(wanted, *USUAL, "recompute") | ({"cp": wanted.cp} if wanted.cp > 1 else {})
+    split = {name: getattr(wanted, name) for name in ("tp", "pp") if getattr(wanted, name)}
+    fixed = split | ({"cp": wanted.cp} if wanted.cp > 1 else {}) | fixed
     head = f"{title} on {wanted.gpus:,} x {cluster.device.name}, {batch:,} sequences of "
     head += f"{work.seq:,} tokens"
     found = steps.sweep(work, cluster, wanted.gpus, batch, fixed)

@@ -233,13 +233,9 @@ def pass_bytes(layout: Layout, of: Replicas) -> tuple[float, float]:
     """Return what a device sends for weights and gradients in a step, by forward and backward pass.
 
     DDP all-reduces fp32 gradients once. ZeRO-1 reduce-scatters them once, and all-gathers the bf16
-    weights before the next forward pass. ZeRO-2 keeps a shard of the gradients only, so it can't
-    add up those of several micro-batches, and reduce-scatters them in each (ServiceNow's Fast-LLM,
-    docs/user_guide/multi-stage.md). This is why DeepSpeed refuses it in a pipeline
-    (github.com/deepspeedai/DeepSpeed, issues 823 and 4164). An interleaved pipeline runs `pp`
-    micro-batches through a chunk in a row, and adds up the gradients of this chunk before it sends
-    them. ZeRO-3 also gathers the weights in each micro-batch, and again for the backward pass, as
-    FSDP2 does.
+    weights before the next forward pass. ZeRO-2 keeps a shard of the gradients only, so it sends
+    them in each micro-batch, or once for `pp` of an interleaved pipeline (docs/decisions.md has the
+    sources). ZeRO-3 also gathers the weights in each pass, as FSDP2 does.
     """
     gradients = gather_bytes(HIGH * of.parameters, of.size)
     weights = gather_bytes(LOW * of.parameters, of.size)
