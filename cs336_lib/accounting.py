@@ -338,8 +338,8 @@ def kv_cache_bytes(a: Architecture, context: int, bytes_per_value: float = 2) ->
 Attention = Literal["flash", "eager"]
 
 # Optimizer state in bytes per parameter. Adafactor stores one fp32 row and column per matrix, which
-# is negligible for large ones. 8-bit AdamW has one fp32 scale per block of 256 values (bitsandbytes).
-# `OPTIMIZERS` has those that we train with.
+# is negligible for large ones. 8-bit AdamW has an fp32 scale per block of 256 values, as that of
+# bitsandbytes. `OPTIMIZERS` has those that we train with.
 STATE_BYTES: dict[str, float] = {
     "sgd": 0,
     "momentum": 4,
