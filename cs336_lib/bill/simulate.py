@@ -295,9 +295,7 @@ def sweep(
         one = dict(zip(tried, values, strict=True))
         pp, chunks, size = one["pp"], one["chunks"], one["micro_batch"]
         dp, left = divmod(devices, one["tp"] * pp * one["cp"])
-        if left or batch % (dp * size):
-            continue
-        if chunks > 1 == pp or pp * chunks > a.n_layer:
+        if left or batch % (dp * size) or chunks > 1 == pp or pp * chunks > a.n_layer:
             continue
         if one["zero"] == 3 and pp > 1 and "zero" not in fixed:  # gathers in each micro-batch
             continue

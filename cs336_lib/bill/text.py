@@ -146,22 +146,22 @@ def estimate(**options: Any) -> str:
     wanted = EstimateConfig(**options)
     device = device_of(wanted)
     check_estimate(wanted, device)
-    work, sections = None, [section(f"{wanted.gpus:,} x {device.name}", ("source", device.source))]
-    name, parameters = f"{short(wanted.params or 0)} parameters", wanted.params
-    per_token, derivation = 6 * (parameters or 0), f"6 x {digits(parameters or 0)} parameters"
+    sections = [section(f"{wanted.gpus:,} x {device.name}", ("source", device.source))]
+    work, parameters, name, derivation, per_token = None, wanted.params, "", "", 0.0
     if found := chosen(wanted, wanted.seq):
-        layout = Layout(dp=wanted.gpus, zero=3)
-        work = workload(found.architecture, layout, wanted, recompute="full")
-        per_token = accounting.train_flops_per_token(
-            found.architecture, work.seq, wanted.convention
-        )
+        a, layout = found.architecture, Layout(dp=wanted.gpus, zero=3)
+        work = workload(a, layout, wanted, recompute="full")
         name, parameters = found.title, found.parameters
+        per_token = accounting.train_flops_per_token(a, work.seq, wanted.convention)
         derivation = f"{digits(per_token)} FLOPs per token"
         sections.append(model_section(found, work, wanted.convention))
+    elif parameters is not None:
+        name, per_token = f"{short(parameters)} parameters", accounting.six_n_d(parameters, 1)
+        derivation = f"6 x {digits(parameters)} parameters"
+    elif wanted.tokens is not None:
+        need = "days of training need both, or a model"
+        raise UserError(f"tokens is {wanted.tokens} and params is missing; {need}")
     if wanted.tokens is not None:
-        if parameters is None:
-            need = "days of training need both, or a model"
-            raise UserError(f"tokens is {wanted.tokens} and params is missing; {need}")
         rows = time_rows(derivation, per_token, wanted.tokens, wanted, device)
         sections.append(section(f"Time to train {name} on {short(wanted.tokens)} tokens", *rows))
     sections.append(memory_section(parameters, work, wanted, device.memory))
