@@ -440,7 +440,8 @@ def fast(model: nn.Module, config):
 def save(out: Path, model: nn.Module, optimizer, config, step: int) -> None:
     """Save the weights as transformers reads them, and all that a resumed run needs."""
     shape = asdict(config) | {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}
-    (out / "config.tmp").write_text(json.dumps(shape | {"n_positions": config.block_size}))
+    shape |= {"n_positions": config.block_size, "n_ctx": config.block_size}
+    (out / "config.tmp").write_text(json.dumps(shape))
     save_file(published_weights(model), out / "model.tmp", metadata={"format": "pt"})
     os.chmod(out / "model.tmp", 0o644)  # save_file lets only its owner read it
     state = {"step": step, "log": (out / "log.jsonl").read_text(), "config": asdict(config)}

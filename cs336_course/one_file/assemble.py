@@ -291,7 +291,7 @@ def reason(process: Process, **job: Any) -> str:
     if said in (NO_RESULT, NO_VERDICT):
         return "your code ended Python"
     if unknown := re.search("NameError: (name '.*' is not defined)", said):
-        return f"{unknown[1]} in train_gpt2.py; import it by name in the cell"
+        return f"{unknown[1]} in train_gpt2.py; import it by name, or make it, in the cell"
     return f"your code raised {said}".rstrip(": ") if verdict == ERROR else said
 
 
