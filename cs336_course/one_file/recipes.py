@@ -53,7 +53,7 @@ class Recipe:
 
 
 EVALUATION = "evaluate ending_losses hellaswag"
-DATA = "tokenizer tokens windows processes micro_batches ahead"
+DATA = "tokenizer tokens windows processes all_reduce micro_batches ahead"
 GPT2 = Recipe(
     "train_gpt2.py",
     "07 08 09 10 11",
@@ -63,7 +63,7 @@ GPT2 = Recipe(
         "Data": DATA,
         "Optimizer": "learning_rate parameter_groups make_optimizer update",
         "Evaluation": EVALUATION,
-        "Loop": "backward train fast save resume report main",
+        "Loop": "buckets backward train fast save resume report main",
     },
 )
 TODAY = Recipe(
@@ -75,7 +75,7 @@ TODAY = Recipe(
         "Data": DATA,
         "Optimizer": "orthogonalized muon_updates groups_of_today muon rate_of_today",
         "Evaluation": EVALUATION,
-        "Loop": "backward train fast save_of_today resume report main",
+        "Loop": "buckets backward train fast save_of_today resume report main",
     },
     replaced="embed causal_self_attention mlp block init_weights gpt is_linear published_weights "
     "load_weights learning_rate parameter_groups make_optimizer update save",
