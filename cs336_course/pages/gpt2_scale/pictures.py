@@ -95,7 +95,7 @@ def lanes(ways: Mapping[str, Sequence[tuple[float, float]]], compute: float, tit
         title: Title of the figure.
     """
     drawing, axes = figure(12, 3.8)
-    ticks = {}
+    ticks: dict[float, str] = {}
     middle = {"ha": "center", "va": "center", "size": 14}
     for number, (name, messages) in enumerate(ways.items()):
         gpu, network = 2.5 * number, 2.5 * number + 1
