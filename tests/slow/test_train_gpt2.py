@@ -166,8 +166,14 @@ def straight(recipe, folder) -> tuple[Path, list[dict]]:
     return out, finish(recipe, folder, out)
 
 
-def test_one_process_goes_on_for_two(recipe, folder, straight, tmp_path):
-    killed(recipe, folder, tmp_path, CLIP, 5, *TORCHRUN)
+def test_one_process_goes_on_for_two_with_several_buckets(recipe, folder, straight, tmp_path):
+    words = command(recipe, folder, tmp_path, *TORCHRUN, forked.__file__, CLIP, "5")
+    file = assemble.RECIPES[recipe].file
+    copy = (ROOT / file).read_text().replace("size: int = 6_250_000", "size: int = 20_000")
+    (tmp_path / file).write_text(copy)
+    words[words.index(file)] = str(tmp_path / file)
+    assert copy != (ROOT / file).read_text()
+    assert start(folder, words).wait() != 0
     agree(finish(recipe, folder, tmp_path, micro_batch_size=4), straight[1], 2e-5)
 
 
