@@ -278,6 +278,13 @@ def rank_and_world() -> tuple[int, int]:
     return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
 
 
+def sum_over_processes(tensor: Tensor) -> Tensor:
+    """Add up a tensor over all processes, in place."""
+    if dist.is_initialized():
+        dist.all_reduce(tensor)
+    return tensor
+
+
 def micro_batches(tokens: Tokens, step: int, config):
     """Yield this process's micro-batches of a step, which reads on where the last one ended."""
     rank, world = rank_and_world()
@@ -358,9 +365,10 @@ def ending_losses(model: nn.Module, contexts: list, endings: list) -> Tensor:
     size, device = model.config.block_size + 1, model.lm_head.weight.device
     texts = [torch.tensor((c + e)[-size:]) for c, e in zip(contexts, endings, strict=True)]
     rows = nn.utils.rnn.pad_sequence(texts, batch_first=True).to(device)  # padding comes last
+    logits, after = model(rows[:, :-1]), rows[:, 1:]  # and the token that comes next
     pairs = zip(texts, endings, strict=True)
     spans = [slice(max(len(t) - 1 - len(e), 0), len(t) - 1) for t, e in pairs]
-    found = zip(model(rows[:, :-1]), rows[:, 1:], spans, strict=True)
+    found = zip(logits, after, spans, strict=True)
     return torch.stack([F.cross_entropy(row[s].float(), targets[s]) for row, targets, s in found])
 
 
@@ -396,23 +404,50 @@ def hellaswag(model: nn.Module, examples: list, autocast) -> float:
 # ============================================ Loop ============================================
 
 
-def sum_over_processes(tensor: Tensor) -> Tensor:
-    """Add up a tensor over all processes, in place."""
-    if dist.is_initialized():
-        dist.all_reduce(tensor)
-    return tensor
+class Buckets:
+    """Gradients on their way: a full bucket leaves while backward computes the next one."""
+
+    def __init__(self, size: int = 6_250_000):  # 25 MB in fp32, as in PyTorch's DDP
+        self.size, self.waiting, self.travelling = size, [], []
+
+    def add(self, parameter: Tensor) -> None:
+        """Take a gradient that is complete, and send those that wait once they fill a bucket."""
+        self.waiting.append(parameter.grad)
+        if sum(gradient.numel() for gradient in self.waiting) >= self.size:
+            self.send()
+
+    def send(self) -> None:
+        """Start to add up the waiting gradients over all processes, as one tensor."""
+        bucket = torch.cat([gradient.flatten() for gradient in self.waiting])
+        call = dist.all_reduce(bucket, async_op=True)
+        self.travelling.append((call, bucket, self.waiting))
+        self.waiting = []
+
+    def arrive(self) -> None:
+        """Send the rest, wait for all buckets, and write the sums into the gradients."""
+        if self.waiting:
+            self.send()
+        for call, bucket, gradients in self.travelling:
+            call.wait()
+            sums = bucket.split([gradient.numel() for gradient in gradients])
+            for gradient, total in zip(gradients, sums, strict=True):
+                gradient.copy_(total.view_as(gradient))
 
 
 def backward(model: nn.Module, pieces, count: int, autocast) -> Tensor:
     """Add up the gradients of micro-batches, of which the batch has `count`; return the loss."""
     total = torch.zeros((), device=model.lm_head.weight.device)
-    for x, y in pieces:
+    buckets, hooks, world = Buckets(), [], rank_and_world()[1]
+    for number, (x, y) in enumerate(pieces, 1):
         with autocast:
             loss = model(x.to(total.device), y.to(total.device)) / count
+        if world > 1 and number == count // world:  # this pass completes the gradients
+            hooks = [p.register_post_accumulate_grad_hook(buckets.add) for p in model.parameters()]
         loss.backward()
         total += loss.detach()
-    for parameter in model.parameters():
-        sum_over_processes(parameter.grad)  # once a step, not once a micro-batch
+    for hook in hooks:
+        hook.remove()
+    buckets.arrive()
     return sum_over_processes(total)
 
 

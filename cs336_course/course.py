@@ -182,7 +182,7 @@ PAGES = (
     ),
     Page(
         "10_gpt2_speed",
-        "make your GPT-2 five times as fast with the same loss, and read a profile",
+        "make a step of your GPT-2 faster, rung by rung, with the same loss, and read a profile",
         ("09",),
         week=9,
     ),

@@ -158,8 +158,13 @@ def straight(folder) -> tuple[Path, list[dict]]:
     return out, finish(folder, out)
 
 
-def test_one_process_goes_on_for_two(folder, straight, tmp_path):
-    killed(folder, tmp_path, CLIP, 5, *TORCHRUN)
+def test_one_process_goes_on_for_two_with_several_buckets(folder, straight, tmp_path):
+    words = command(folder, tmp_path, *TORCHRUN, forked.__file__, CLIP, "5")
+    copy = (ROOT / FILE).read_text().replace("size: int = 6_250_000", "size: int = 20_000")
+    (tmp_path / FILE).write_text(copy)
+    words[words.index(FILE)] = str(tmp_path / FILE)
+    assert copy != (ROOT / FILE).read_text()
+    assert start(folder, words).wait() != 0
     agree(finish(folder, tmp_path, micro_batch_size=4), straight[1], 2e-5)
 
 

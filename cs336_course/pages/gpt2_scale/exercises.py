@@ -1,7 +1,8 @@
-"""Exercises of page 11: gradients over processes, and the losses of HellaSwag's endings."""
+"""Exercises of page 11: gradients in buckets, and the losses of HellaSwag's endings."""
 
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -13,15 +14,7 @@ from cs336_course.engine import Case, Exercise, edits, normal
 from cs336_course.engine.modules import fill
 from cs336_course.engine.ranks import WHYS, StuckError, noting_calls, on_processes
 from cs336_course.engine.records import Record, plain
-from cs336_course.engine.training import (
-    Autocast,
-    Passes,
-    elsewhere,
-    flat_gradient,
-    flat_weights,
-    one_number,
-    watched_forward,
-)
+from cs336_course.engine.training import Autocast, Passes, elsewhere, watched_forward
 from cs336_lib.config import GPTConfig
 from cs336_lib.model import GPT
 
@@ -29,7 +22,132 @@ NOTEBOOK = "11_gpt2_scale"
 ELSEWHERE, HALF = "a model on another device", "a model in bf16"
 
 
-# data_parallel
+# buckets
+
+
+def bucket_cases() -> Iterator[Case]:
+    """Yield numbers of processes, the shapes of gradients in their order, and a bucket's size."""
+    yield Case(world=2, shapes=[(2,), (1,), (3,)], size=3)
+    yield Case("a last bucket that isn't full", world=3, shapes=[(2, 2), (3,), (2,)], size=5)
+    yield Case("a gradient larger than a bucket", world=2, shapes=[(), (4, 5), (2,)], size=6)
+    yield Case("one bucket for all", world=2, shapes=[(2, 3), (4,)], size=100)
+    yield Case("no gradient and no process group", world=1, shapes=[], size=3)
+
+
+def see_buckets(answer: Any, case: Case) -> Record:
+    """Observe which calls leave after each gradient, and the gradients in the end."""
+    world, shapes, size = case.inputs.values()
+    if not shapes:
+        answer(size).arrive()
+        return {"does nothing": True}
+    calls: list[list[int]] = [[] for _ in range(world)]  # the numbers that each rank sends
+
+    def summed(rank: int) -> tuple[list[list[int]], bool, list[Tensor]]:
+        parameters = [nn.Parameter(torch.zeros(shape)) for shape in shapes]
+        buckets, sent = answer(size), []
+        for number, (parameter, shape) in enumerate(zip(parameters, shapes, strict=True)):
+            parameter.grad = normal(*shape, seed=10 * rank + number)
+            buckets.add(parameter)
+            sent.append(calls[rank][:])
+        waited = any(work.wait.called for work in works)
+        buckets.arrive()
+        return [*sent, calls[rank]], waited, [plain(parameter.grad) for parameter in parameters]
+
+    try:
+        with noting_calls() as works:
+            start = dist.all_reduce
+
+            def noted(tensor: Tensor, *args: Any, **named: Any) -> Any:
+                calls[dist.get_rank()].append(tensor.numel())
+                return start(tensor, *args, **named)
+
+            with mock.patch.object(dist, "all_reduce", noted):
+                sent, waited, gradients = zip(*on_processes(world, summed), strict=True)
+    except StuckError as stuck:
+        return {why: why == stuck.why for why in WHYS}
+    return {
+        **dict.fromkeys(WHYS, False),
+        "in time": len(works) == sum(map(len, calls)) and not any(waited),
+        "waits": all(work.wait.called for work in works),
+        "the numbers in each call": list(sent),
+        "each process's gradients": list(gradients),
+    }
+
+
+buckets = Exercise(
+    NOTEBOOK,
+    "buckets",
+    bucket_cases,
+    observe=see_buckets,
+    answers=("Buckets",),
+    is_part=True,
+    given={"dist": dist},
+    smaller="The gradients [1, 2] and [3] wait in process 0, and [10, 20] and [30] in process 1. "
+    "Which tensor does each of them pass to all_reduce, and what is in it afterwards?",
+    says={
+        "each other": "your processes wait for each other forever. Each of them must call "
+        "all_reduce equally often, whatever its rank is.",
+        "message": "your processes wait forever for a message that no process sends.",
+        "ends Python": "one of your processes ends Python.",
+        "slow": "your processes aren't done after a minute.",
+        "in time": "send must return before the bucket has arrived, or backward has to wait. Call "
+        "all_reduce with async_op=True, and wait in `arrive`.",
+        "waits": "a call with async_op=True returns before it is done; call `wait()` on what it "
+        "returns before you use the bucket.",
+        "the numbers in each call": "a call doesn't hold the gradients that were waiting. Send all "
+        "of them as one tensor, once they fill a bucket, and the rest in `arrive`.",
+        "each process's gradients": "after `arrive`, the gradients aren't the sums over the "
+        "processes.",
+    },
+    errors={
+        "when `arrive` is called, nothing may be waiting any more. Then it has nothing to send.": (
+            "non-empty list",
+            ("if self.waiting:", "if True:"),
+        ),
+    },
+    wrong={
+        "the last gradients don't fill a bucket, so they never leave. Send them in `arrive`.": (
+            "        if self.waiting:\n            self.send()\n",
+            "",
+        ),
+        "each gradient travels in a call of its own. Join those that wait, with torch.cat.": edits(
+            (
+                "        bucket = torch.cat([gradient.flatten() for gradient in self.waiting])\n"
+                "        call = dist.all_reduce(bucket, async_op=True)\n"
+                "        self.travelling.append((call, bucket, self.waiting))\n",
+                "        for gradient in self.waiting:\n"
+                "            call = dist.all_reduce(gradient, async_op=True)\n"
+                "            self.travelling.append((call, gradient.flatten(), [gradient]))\n",
+            ),
+            (
+                "            for gradient, total in zip(gradients, sums, strict=True):\n"
+                "                gradient.copy_(total.view_as(gradient))\n",
+                "",
+            ),
+        ),
+        "gradients that have left still wait, so that they leave again. Begin a new list.": (
+            "        self.waiting = []\n",
+            "",
+        ),
+        "the list that you empty is the one that you noted with the bucket, so that its gradients "
+        "are forgotten. Begin a new list instead.": edits(
+            ("        self.waiting = []\n", "        self.waiting.clear()\n"),
+            ("sums, strict=True", "sums"),
+        ),
+        "the sums stay in the bucket. Copy its pieces back into the gradients, in place.": [
+            ("                gradient.copy_(total.view_as(gradient))\n", "                pass\n"),
+            ("gradient.copy_(total.view_as(gradient))", "gradient = total.view_as(gradient)"),
+        ],
+        "you divide by the number of processes. The loss is already divided by the whole batch's "
+        "count, so the gradients must be added up.": (
+            "total.view_as(gradient)",
+            "total.view_as(gradient) / dist.get_world_size()",
+        ),
+    },
+)
+
+
+# ending_losses
 
 
 @torch.no_grad()
@@ -44,186 +162,6 @@ def small_gpt(block_size: int) -> GPT:
     ids[1::2] = ids[::2].lerp(ids[1::2], 1e-3)
     return model
 
-
-def process_cases() -> Iterator[Case]:
-    """Yield numbers of processes, of each one's micro-batches, and the shape of a tensor."""
-    yield Case(world=2, each=2, shape=(3,), dtype="float32")
-    yield Case("three processes", world=3, each=2, shape=(4, 1), dtype="float32")
-    yield Case("a number", world=2, each=3, shape=(), dtype="float32")
-    yield Case("an empty tensor", world=2, each=1, shape=(0,), dtype="float32")
-    yield Case("whole numbers", world=2, each=1, shape=(3,), dtype="int64")
-    yield Case(ELSEWHERE, world=1, each=2, shape=(2,), dtype="float32")
-
-
-def pieces_of(count: int) -> list[tuple[Tensor, Tensor]]:
-    """Draw the micro-batches of a batch, of two windows each."""
-    drawn = torch.randint(36, (count, 2, 2, 5), generator=torch.Generator().manual_seed(count))
-    return [(x.clone(), y.clone()) for x, y in drawn]
-
-
-def see_processes(answers: Any, case: Case) -> Record:
-    """Observe both functions in one process without a group, and in threads that are a group."""
-    sum_over_processes, backward = answers
-    world, each, shape, dtype = case.inputs.values()
-    if case.what == ELSEWHERE:
-        model = small_gpt(5).to("meta")
-        return {
-            "elsewhere": elsewhere(
-                model, lambda: backward(model, iter(pieces_of(each)), each, Autocast())
-            )
-        }
-
-    def summed(rank: int) -> tuple[Any, Any]:
-        mine = (10 * normal(*shape, seed=rank)).to(getattr(torch, dtype))
-        returned = sum_over_processes(mine)
-        return plain(mine), plain(returned)
-
-    def stepped(rank: int, size: int = world) -> Record:
-        model, autocast = small_gpt(5).train(), Autocast()
-        passes, before = Passes(model, autocast), flat_weights(model)
-        with watched_forward(model, passes.look):
-            loss = backward(model, iter(pieces_of(size * each)[rank::size]), size * each, autocast)
-        return {
-            **passes.facts(),
-            "weights moved": not torch.equal(before, flat_weights(model)),
-            "the gradient": flat_gradient(model),
-            "the loss": one_number(loss),
-            "graph": isinstance(loss, Tensor) and loss.requires_grad,
-        }
-
-    alone = summed(0), stepped(0, 1)
-    try:
-        with noting_calls() as works:
-            pairs = on_processes(world, summed)
-            steps = on_processes(world, stepped)
-    except StuckError as stuck:
-        return {why: why == stuck.why for why in WHYS}
-    record: Record = {**dict.fromkeys(WHYS, False), "waits": all(w.wait.called for w in works)}
-    if not record["waits"]:
-        return record
-    return {
-        **record,
-        "returns": all(isinstance(returned, Tensor) for _, returned in (alone[0], *pairs)),
-        "alone": [*alone[0], alone[1]["the gradient"], alone[1]["the loss"]],
-        "each process's tensor": [mine for mine, _ in pairs],
-        "the tensor that sum_over_processes returns": [returned for _, returned in pairs],
-        **{name: [step[name] for step in steps] for name in steps[0]},
-    }
-
-
-data_parallel = Exercise(
-    NOTEBOOK,
-    "data_parallel",
-    process_cases,
-    observe=see_processes,
-    answers=("sum_over_processes", "backward"),
-    is_part=True,
-    given={"dist": dist},
-    smaller="Two processes have the micro-batches with the gradients 1, 3 and 2, 6, and count is "
-    "4. What does each process hold after its loop, and what must it hold at the end?",
-    says={
-        "each other": "your processes wait for each other forever. Each of them must call "
-        "all_reduce equally often, whatever its rank is.",
-        "message": "your processes wait forever for a message that no process sends. Each receive "
-        "needs a send.",
-        "ends Python": "one of your processes ends Python.",
-        "slow": "your processes aren't done after a minute.",
-        "waits": "a call with async_op=True, and isend and irecv, return before it is done; call "
-        "`wait()` on what they return.",
-        "returns": "sum_over_processes returns None; the loop uses "
-        "`loss = sum_over_processes(...)`.",
-        "alone": "on one process, both functions must do what they did without processes.",
-        "each process's tensor": "after sum_over_processes, the tensor isn't the sum over the "
-        "processes.",
-        "the tensor that sum_over_processes returns": "the tensor that sum_over_processes returns "
-        "isn't the sum over the processes.",
-        "in training mode": "the model is in evaluation mode; leave it in training mode.",
-        "with gradients": "gradients are off in the forward pass, so there is none to add up.",
-        "in autocast": "the forward pass must be inside `with autocast:`.",
-        "weights moved": "backward changes the weights; add up `parameter.grad`, not the "
-        "parameter.",
-        "the gradient": "the gradient isn't the one of the whole batch, in each process.",
-        "the loss": "the returned loss isn't the one of the whole batch, in each process.",
-        "graph": "the returned loss still holds a graph, and with it the activations; add up "
-        "loss.detach().",
-        "elsewhere": "on a GPU this fails, or its result is on the CPU; move x and y to the "
-        "model's device.",
-    },
-    wrong={
-        "without torchrun there is no process group, and PyTorch's collectives raise an error. Ask "
-        "dist.is_initialized() first.": ("    if dist.is_initialized():\n        ", "    "),
-        "each process has the mean over the processes. The task asks for the sum.": (
-            "all_reduce(tensor)",
-            "all_reduce(tensor)\n        tensor.copy_(tensor / dist.get_world_size())",
-        ),
-        "each process still has its own tensor. Either your code leaves it out, for example by an "
-        "early `return`, or it adds up a copy; the tensor must change in place, as dist.all_reduce "
-        "does it.": [
-            ("all_reduce(tensor)", "all_reduce(tensor.clone())"),
-            ("dist.all_reduce(tensor)", "pass"),
-            (
-                "dist.all_reduce(tensor)",
-                "new = tensor.clone()\n        dist.all_reduce(new)\n        return new",
-            ),
-        ],
-        "only rank 0 has the sum of all processes. dist.all_reduce gives it to all of them.": (
-            "all_reduce(tensor)",
-            "reduce(tensor, dst=0)",
-        ),
-        "you add up the gradients after each micro-batch. What was added up before is then added "
-        "up again, so early micro-batches count several times. Add up once, after the loop.": [
-            edits(
-                ("        sum_over_processes(parameter.grad)", "        pass"),
-                (
-                    "+= loss.detach()\n",
-                    "+= loss.detach()\n        for parameter in model.parameters():\n"
-                    "            sum_over_processes(parameter.grad)\n",
-                ),
-            ),
-            (
-                "+= loss.detach()\n",
-                "+= loss.detach()\n        for parameter in model.parameters():\n"
-                "            sum_over_processes(parameter.grad)\n",
-            ),
-        ],
-        "each process has the mean of the gradients. But the loop has divided by the number of "
-        "micro-batches of the whole batch, so the gradients must be added up.": (
-            "        sum_over_processes(parameter.grad)",
-            "        sum_over_processes(parameter.grad)\n"
-            "        parameter.grad /= dist.get_world_size() if dist.is_initialized() else 1",
-        ),
-        "`count` is already the number of micro-batches of the whole batch, of all processes. "
-        "Divide by it alone.": [
-            ("/ count", f"/ (count {sign} (dist.get_world_size() if dist.is_initialized() else 1))")
-            for sign in "*/"
-        ],
-        "each process returns the loss of its own micro-batches. The loss of the whole batch is "
-        "the sum over the processes.": ("return sum_over_processes(total)", "return total"),
-        "each process still has its own gradients. sum_over_processes must get `parameter.grad` "
-        "itself, and no copy.": [
-            ("(parameter.grad)", "(parameter.grad.clone())"),
-            ("        sum_over_processes(parameter.grad)", "        pass"),
-        ],
-        "gradients come out too large, because they are added up twice. model.parameters() lists "
-        "the tied matrix once, and other lists may list it under each of its names.": [
-            (
-                "parameter in model.parameters()",
-                "_, parameter in model.named_parameters(remove_duplicate=False)",
-            ),
-        ],
-        "only some gradients are added up. Matrices, biases and gains all have one.": [
-            (
-                "        sum_over_processes(parameter.grad)",
-                f"        if parameter.dim() {which}:\n"
-                "            sum_over_processes(parameter.grad)",
-            )
-            for which in ("> 1", "== 1")
-        ],
-    },
-)
-
-
-# ending_losses
 
 Text = tuple[list[int], list[int]]  # a context and an ending
 

@@ -1,4 +1,4 @@
-"""Figures on training with many devices: a ring, and the runs of others."""
+"""Figures on training with many devices: a ring, a step with buckets, and the runs of others."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -11,6 +11,7 @@ from cs336_course.drawing.style import (
     BLUE,
     BROWN,
     GREY,
+    ORANGE,
     RED,
     SKY,
     figure,
@@ -82,6 +83,35 @@ def ring(states: Mapping[str, Sequence[Sequence[int]]], title: str) -> Figure:
         label(axes, name, "piece", "")
         axes.set_title(name, loc="left", weight="bold", size=14)
     drawing.suptitle(title, x=0.01, ha="left", weight="bold", size=17)
+    return drawing
+
+
+def lanes(ways: Mapping[str, Sequence[tuple[float, float]]], compute: float, title: str) -> Figure:
+    """Draw what a GPU and its network do in a step, one above the other for each way.
+
+    Args:
+        ways: When each message leaves and arrives, in ms, by the name of the way.
+        compute: Time for the forward and the backward pass, in ms.
+        title: Title of the figure.
+    """
+    drawing, axes = figure(12, 3.8)
+    ticks: dict[float, str] = {}
+    middle = {"ha": "center", "va": "center", "size": 14}
+    for number, (name, messages) in enumerate(ways.items()):
+        gpu, network = 2.5 * number, 2.5 * number + 1
+        ticks |= {gpu: f"{name}: GPU", network: "network"}
+        axes.barh(gpu, compute / 3, 0.85, color=SKY)
+        axes.barh(gpu, 2 * compute / 3, 0.85, left=compute / 3, color=BLUE)
+        axes.text(compute / 6, gpu, "forward", **middle)
+        axes.text(2 * compute / 3, gpu, "backward", color="white", **middle)
+        for leaves, arrives in messages:
+            axes.barh(network, arrives - leaves, 0.85, left=leaves, color=ORANGE)
+        axes.text(messages[-1][1], network, f" {messages[-1][1]:.0f} ms", va="center", size=15)
+    axes.set_yticks(list(ticks), list(ticks.values()))
+    axes.set_ylim(max(ticks) + 0.6, -0.6)
+    axes.set_xlim(0, 1.12 * max(messages[-1][1] for messages in ways.values()))
+    axes.grid(False, axis="y")
+    label(axes, title, "time [ms]", "")
     return drawing
 
 

@@ -1,4 +1,6 @@
-"""The log of a full run that others made."""
+"""The log of a full run that others made, and the journeys of buckets."""
+
+from collections.abc import Sequence
 
 # csabapalfi's run of build-nanogpt (log/train-2x-h100-epoch-1.log): 17 of its 78 evaluations, each
 # with the step, the validation loss and the right answers of 10,042
@@ -21,3 +23,26 @@ LOG = [
     (17500, 3.0864, 3045),
     (19072, 3.0717, 3087),
 ]
+
+
+def journeys(
+    numbers: Sequence[int], size: int, compute: float, network: float
+) -> list[tuple[float, float]]:
+    """Return when each bucket of a step leaves and arrives.
+
+    Args:
+        numbers: Numbers in each gradient, as backward completes them. The last one is the tied
+            matrix's, of which the output layer's share is computed first.
+        size: Numbers in a full bucket.
+        compute: Time for the forward and the backward pass, which takes two thirds of it.
+        network: Time for the sums of all gradients.
+    """
+    total, done, waiting, arrived, found = sum(numbers), numbers[-1], 0, 0.0, []
+    for place, count in enumerate(numbers, 1):
+        done, waiting = min(done + count, total), waiting + count
+        if waiting >= size or place == len(numbers):
+            leaves = max(arrived, compute * (1 + 2 * done / total) / 3)
+            arrived = leaves + network * waiting / total
+            found.append((leaves, arrived))
+            waiting = 0
+    return found

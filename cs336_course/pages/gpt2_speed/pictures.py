@@ -1,12 +1,11 @@
-"""Figures of the ladder in notebook 10, of where time goes, and of its scoreboard."""
+"""Figures of notebook 10's cover, of where time goes, and of a scoreboard."""
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from cs336_course.drawing.style import (
     BLUE,
@@ -21,7 +20,7 @@ from cs336_course.drawing.style import (
     label,
     show_cover,
 )
-from cs336_course.pages.gpt2_speed.story import A6000_LOSS, A6000_MS, KINDS, PHASES, Row, Span
+from cs336_course.pages.gpt2_speed.story import A6000_LOSS, A6000_MS, KINDS
 
 KIND_COLOURS = dict(zip(KINDS, (BLUE, RED, PURPLE, BROWN, GREEN), strict=True))
 HATCHES = ("", "//", "..", "\\\\", "xx")
@@ -45,84 +44,13 @@ def cover() -> None:
     axes.set_ylim(1.45, -0.45)
     axes.set_xlim(0, 1.01 * slow)
     axes.grid(False)
-    label(axes, "One training step of the same GPT-2, on the same GPU", "time [ms]", "")
+    label(axes, "A step of GPT-2 on an RTX A6000, in the lecture notes", "time [ms]", "")
     show_cover()
 
 
 def digits(value: float) -> str:
     """Format three digits without an exponent, as in 0.0743, 55.3 and 2,250."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def bars(
-    axes: Axes, names: Sequence[str], values: Mapping[str, float | None], colour: str, **text
-) -> None:
-    """Draw a horizontal bar for each name that has a value, with the value beside it."""
-    there = {name: value for name, value in values.items() if value is not None}
-    places = [names.index(name) for name in there]
-    drawn = axes.barh(places, list(there.values()), color=colour, height=0.62)
-    written = [text.get("form", digits)(value) for value in there.values()]
-    axes.bar_label(drawn, written, padding=4, fontsize=13)
-    axes.set_ylim(len(names) - 0.4, -0.6)
-    axes.set_xlim(0, 1.3 * max(there.values(), default=1.0) or 1.0)
-    axes.grid(False, axis="y")
-    axes.xaxis.set_major_locator(MaxNLocator(4, min_n_ticks=2))
-
-
-def whole_ladder(
-    names: Sequence[str],
-    rows: Sequence[Row],
-    published: Mapping[str, float],
-    device: str,
-) -> Figure:
-    """Draw the time and the peak memory of all rungs here, beside the time on the A6000.
-
-    A rung that the later ones don't keep is pale, because they aren't to be compared with it.
-    """
-    drawing, (left, middle, right) = figure(13, 5.4, ncols=3, sharey=True)
-    bars(left, names, {row.name: row.ms for row in rows}, BLUE)
-    skipped = {"va": "center", "fontsize": 14, "transform": left.get_yaxis_transform()}
-    longest = max((row.ms for row in rows if row.ms), default=1.0)
-    for row in rows:
-        place = names.index(row.name)
-        if row.ms is None:
-            left.text(0.02, place, "left out", **skipped)
-        elif row.note and row.ms > 0.3 * longest:  # long enough for two words
-            colour = "black" if is_left(row) else "white"
-            left.text(0.02, place, " ".join(row.note.split()[:2]), color=colour, **skipped)
-    mib = {row.name: row.memory_gib and 1024 * row.memory_gib for row in rows}
-    bars(middle, names, mib, GREEN)
-    bars(right, names, published, ORANGE)
-    for axes, colour in ((left, BLUE), (middle, GREEN)):
-        drawn = [row for row in rows if (row.ms if axes is left else mib[row.name]) is not None]
-        for row, bar in zip(drawn, axes.patches, strict=True):
-            if is_left(row):
-                bar.set(facecolor=(colour, 0.25), edgecolor=colour)
-    left.set_yticks(range(len(names)), names, fontsize=15)
-    label(left, f"Here: {device}", "time per step [ms]", "")
-    label(middle, "Here: peak memory", "memory [MiB]", "")
-    label(right, "RTX A6000, 124M", "time per step [ms]", "")
-    return drawing
-
-
-def is_left(row: Row) -> bool:
-    """Return whether the ladder measured a rung but left it again for the next one."""
-    return row.note.startswith("not kept")
-
-
-def step_timeline(spans: Sequence[Span], title: str) -> Figure:
-    """Draw one step from left to right, with a lane per phase and operators coloured by kind."""
-    drawing, axes = figure(13, 3.8)
-    for span in spans:
-        lane = PHASES.index(span.phase)
-        axes.barh(lane, span.ms, left=span.start, height=0.7, color=KIND_COLOURS[span.kind], lw=0)
-    axes.set_yticks(range(len(PHASES)), PHASES)
-    axes.set_ylim(len(PHASES) - 0.45, -0.55)
-    axes.grid(False, axis="y")
-    handles = [Patch(facecolor=colour, label=kind) for kind, colour in KIND_COLOURS.items()]
-    axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(0, -0.22), ncols=len(KINDS))
-    label(axes, title, "time since the step began [ms]", "")
-    return drawing
 
 
 def time_by_kind(steps: Mapping[str, Mapping[str, float]], title: str) -> Figure:

@@ -1,65 +1,28 @@
 """Answers to the exercises of page 11."""
 
-from cs336_course.engine import edits
-
-BACKWARD = """
-def backward(model, pieces, count, autocast):
-    total = torch.zeros((), device=model.lm_head.weight.device)
-    for x, y in pieces:
-        with autocast:
-            loss = model(x.to(total.device), y.to(total.device)) / count
-        loss.backward()
-        total += loss.detach()
-    for parameter in model.parameters():
-        sum_over_processes(parameter.grad)
-    return sum_over_processes(total)
+BUCKET = """        bucket = torch.cat([gradient.flatten() for gradient in self.waiting])
+        call = dist.all_reduce(bucket, async_op=True)
+        self.travelling.append((call, bucket, self.waiting))
 """
-RING = f"""
-def sum_over_processes(tensor):
-    if not dist.is_initialized():
-        return tensor
-    rank, world = dist.get_rank(), dist.get_world_size()
-    after, before = (rank + 1) % world, (rank - 1) % world
-    sent = tensor.clone()
-    for _ in range(world - 1):
-        received = torch.empty_like(sent)
-        CALLS
-        tensor += received
-        sent = received
-    return tensor
-{BACKWARD}"""
-STARTED = "calls = [dist.isend(sent, dst=after), dist.irecv(received, src=before)]"
-LOOP = """    for parameter in model.parameters():
-        sum_over_processes(parameter.grad)  # once a step, not once a micro-batch
+SPLIT = """            sums = bucket.split([gradient.numel() for gradient in gradients])
+            for gradient, total in zip(gradients, sums, strict=True):
+                gradient.copy_(total.view_as(gradient))
 """
 RIGHT = {
-    "data_parallel": [
-        RING.replace("CALLS", f"{STARTED}\n        [call.wait() for call in calls]"),
-        RING.replace(
-            "CALLS",
-            "for call in (dist.send, dist.recv) if rank else (dist.recv, dist.send):\n"
-            "            call(sent, after) if call is dist.send else call(received, src=before)",
+    "buckets": [
+        (
+            BUCKET,
+            """        bucket = torch.nn.utils.parameters_to_vector(self.waiting)
+        self.travelling += [(dist.all_reduce(bucket, async_op=True), bucket, self.waiting[:])]
+""",
         ),
         (
-            "dist.all_reduce(tensor)",
-            "parts = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]\n"
-            "        dist.all_gather(parts, tensor)\n        tensor.copy_(sum(parts))",
-        ),
-        (
-            "dist.all_reduce(tensor)",
-            "dist.reduce(tensor, 0, async_op=True).wait()\n        dist.broadcast(tensor, 0)",
-        ),
-        (
-            LOOP,
-            "    gradients = [parameter.grad for parameter in model.parameters()]\n"
-            "    flat = sum_over_processes(torch.cat([g.flatten() for g in gradients]))\n"
-            "    pieces = flat.split([g.numel() for g in gradients])\n"
-            "    for gradient, piece in zip(gradients, pieces):\n"
-            "        gradient.copy_(piece.view_as(gradient))\n",
-        ),
-        edits(
-            ("+= loss.detach()", "+= sum_over_processes(loss.detach())"),
-            ("return sum_over_processes(total)", "return total"),
+            SPLIT,
+            """            first = 0
+            for gradient in gradients:
+                gradient[...] = bucket[first : first + gradient.numel()].reshape(gradient.shape)
+                first += gradient.numel()
+""",
         ),
     ],
     "ending_losses": [
@@ -90,20 +53,15 @@ def ending_losses(model, contexts, endings):
     ],
 }
 REFUSED = {
-    "data_parallel": [
-        ("all_reduce(tensor)", "all_reduce(tensor, async_op=True)"),
-        ("if dist.is_initialized():", "if dist.is_initialized() and dist.get_rank() == 0:"),
-        ("all_reduce(tensor)", "recv(torch.empty_like(tensor), 1 - dist.get_rank())"),
-        ("all_reduce(tensor)", "all_reduce(tensor, op=dist.ReduceOp.MAX)"),
-        RING.replace("CALLS", STARTED),
-        ("parameter.grad", "parameter.data"),
-        ("loss.detach()", "loss"),
-        ("x.to(total.device), y.to(total.device)", "x, y"),
-        (LOOP, LOOP + "        break\n"),
-        (
-            "parameter in model.parameters()",
-            "parameter in {p.shape: p for p in model.parameters()}.values()",
-        ),
+    "buckets": [
+        ("call.wait()", "pass"),
+        ("call = dist.all_reduce(bucket, async_op=True)", "call = dist.all_reduce(bucket)"),
+        ("async_op=True)\n", "async_op=True)\n        call.wait()\n"),
+        ("async_op=True", "dist.ReduceOp.MAX, async_op=True"),
+        (BUCKET, BUCKET.replace("self.waiting]", "self.waiting[-1:]]")),
+        (BUCKET, "        if dist.get_rank() == 0:\n" + BUCKET.replace("        ", " " * 12)),
+        (SPLIT, SPLIT.replace("bucket.split", "bucket.flip(0).split")),
+        ("if self.waiting:", "if len(self.waiting) > 1:"),
     ],
     "ending_losses": [
         ("row[s].float()", "row[s]"),
