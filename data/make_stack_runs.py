@@ -38,7 +38,7 @@ def streams(model: nn.Module, idx: Tensor, way: str) -> list[Tensor]:
 
 
 def enlarge(model: nn.Module) -> None:
-    """Draw the matrices of blocks with a std of 1.5 / sqrt(inputs), as a stack without sums needs."""
+    """Draw the blocks' matrices with a std of 1.5 / sqrt(inputs), for stacks without sums."""
     for parameter in model.transformer.h.parameters():
         if parameter.ndim == 2:
             nn.init.normal_(parameter, 0.0, 1.5 * parameter.size(1) ** -0.5)

@@ -265,7 +265,7 @@ init_weights = Exercise(
         "a std of 0.02 is wanted; yours is its square, as if that were the variance.": others(
             "parameter.normal_(0.0, 0.02**2)"
         ),
-        "c_proj.bias and ln_1.bias answer two of your questions with yes; ask for the bias first.": [
+        "c_proj.bias and ln_1.bias answer two questions with yes; ask for the bias first.": [
             ('name.endswith("bias")', 'name.endswith("bias") and "c_proj" not in name'),
             ('name.endswith("bias")', 'name.endswith("bias") and ".ln_" not in name'),
         ],
