@@ -1,0 +1,47 @@
+"""Train notebook 09's little model at several rates and warm-ups, with four seeds.
+
+Usage: python data/make_warmup_runs.py
+"""
+
+import json
+import runpy
+import tempfile
+from datetime import date
+from pathlib import Path
+from types import SimpleNamespace
+
+import torch
+
+from cs336_course.shared import given_parts
+from cs336_lib.data.corpus import DATA
+from cs336_lib.data.prepare import prepare
+
+RUNS = [(rate, warmup, 400, 0.1) for rate in (8, 4, 16, 2) for warmup in (40, 160, 10)]
+RUNS += [(8, 40, 1200, 0.1), (8, 160, 400, 1.0)]  # three times the steps; a constant rate
+NAMES = "rate warmup steps lowest seed loss forward backward"
+
+
+def main() -> None:
+    """Write data/warmup_runs.json."""
+    torch.set_num_threads(1)
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        prepare(DATA / "shakespeare.txt", Path(folder, "letters"), tokenizer="char")
+        file = runpy.run_path("train_gpt2.py")
+        names = file | {"mine": SimpleNamespace(**file), "folder": Path(folder)}
+        page = given_parts.run("09_gpt2_training", "short_run", "two_readings", names=names)
+        for seed in range(4):
+            for rate, *others in RUNS:
+                warmup, steps, lowest = others
+                model, log = page["short_run"](rate / 1000, warmup, seed, steps, lowest)
+                losses = (log[-1]["val_loss"], *page["two_readings"](model))
+                row = (rate / 1000, *others, seed, *(round(loss, 3) for loss in losses))
+                rows.append(dict(zip(NAMES.split(), row, strict=True)))
+                print(rows[-1], flush=True)
+    about = f"notebook 09's short_run and two_readings; {date.today()}, PyTorch {torch.__version__}"
+    text = json.dumps({"about": about, "runs": rows}).replace("}, ", "},\n")
+    (DATA / "warmup_runs.json").write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()
