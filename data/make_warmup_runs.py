@@ -18,6 +18,8 @@ from cs336_lib.data.prepare import prepare
 
 RUNS = [(rate, warmup, 400, 0.1) for rate in (8, 4, 16, 2) for warmup in (40, 160, 10)]
 RUNS += [(8, 40, 1200, 0.1), (8, 160, 400, 1.0)]  # three times the steps; a constant rate
+SHAPE = {"n_layer": 1, "n_head": 2, "n_embd": 48, "block_size": 16, "vocab_size": 62}
+SHAPE |= {"batch_tokens": 128, "micro_batch_size": 8, "eval_tokens": 2**14}
 NAMES = "rate warmup steps lowest seed loss forward backward"
 
 
@@ -28,12 +30,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         prepare(DATA / "shakespeare.txt", Path(folder, "letters"), tokenizer="char")
         file = runpy.run_path("train_gpt2.py")
-        names = file | {"mine": SimpleNamespace(**file), "folder": Path(folder)}
+        little = file["Config"](**SHAPE)
+        unseen = file["Tokens"](Path(folder, "letters"), "val", little)
+        names = file | {"mine": SimpleNamespace(**file), "folder": Path(folder), "unseen": unseen}
+        names |= {"little": little, "fp32": torch.autocast("cpu", enabled=False)}
         page = given_parts.run("09_gpt2_training", "short_run", "two_readings", names=names)
         for seed in range(4):
             for rate, *others in RUNS:
-                warmup, steps, lowest = others
-                model, log = page["short_run"](rate / 1000, warmup, seed, steps, lowest)
+                model, log = page["short_run"](rate / 1000, others[0], seed, *others[1:])
                 losses = (log[-1]["val_loss"], *page["two_readings"](model))
                 row = (rate / 1000, *others, seed, *(round(loss, 3) for loss in losses))
                 rows.append(dict(zip(NAMES.split(), row, strict=True)))

@@ -19,9 +19,9 @@ WANTED = {
 }
 ALLOWED = {
     "cs336_lib": 10_300,
-    "cs336_course": 22_790,
+    "cs336_course": 22_750,
     "tests": 14_060,
-    "tools, benchmarks, data, reproduce": 4_160,
+    "tools, benchmarks, data, reproduce": 4_200,
 }
 
 
