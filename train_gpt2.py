@@ -9,6 +9,7 @@ The defaults are GPT-2 124M's recipe. The same command resumes a run that was in
 import json
 import math
 import os
+import sys
 import time
 import zipfile
 from contextlib import nullcontext, suppress
@@ -56,6 +57,7 @@ class Config:
     eval_tokens: int = 10485760
     bf16: bool = torch.cuda.is_available()
     compile: bool = torch.cuda.is_available()
+    peak_tflops: float = 0  # of all devices, by their datasheet; then each step has an MFU
 
     @property
     def padded_vocab_size(self) -> int:  # a multiple of 64 is faster on a GPU
@@ -438,7 +440,8 @@ def fast(model: nn.Module, config):
 
 def save(out: Path, model: nn.Module, optimizer, config, step: int) -> None:
     """Save the weights as transformers reads them, and all that a resumed run needs."""
-    shape = asdict(config) | {"model_type": "gpt2", "n_positions": config.block_size}
+    shape = asdict(config) | {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}
+    shape |= {"n_positions": config.block_size, "n_ctx": config.block_size}
     (out / "config.tmp").write_text(json.dumps(shape))
     save_file(published_weights(model), out / "model.tmp", metadata={"format": "pt"})
     os.chmod(out / "model.tmp", 0o644)  # save_file lets only its owner read it
@@ -479,7 +482,8 @@ def resume(out: Path, model: nn.Module, optimizer, config) -> int:
         (out / "log.jsonl").write_text("")
         return 0
     state = newest(paths)
-    free = "out init_from hellaswag prompt micro_batch_size eval_every eval_tokens bf16 compile"
+    free = "data out init_from hellaswag prompt max_steps micro_batch_size eval_every eval_tokens"
+    free += " bf16 compile peak_tflops"
     for name, was in state["config"].items():
         if name not in free.split() and was != (now := getattr(config, name)):
             raise SystemExit(f"{out} holds a run with {name}={was}, not {now}; use another --out")
@@ -490,22 +494,37 @@ def resume(out: Path, model: nn.Module, optimizer, config) -> int:
 
 
 def report(row: dict, model, optimizer, tokenizer, examples: list, config, autocast) -> None:
-    """Judge an evaluated step, print and log the numbers of any step, and save the run."""
+    """Judge an evaluated step, log and print the numbers of any step, and save the run."""
     if not all(map(math.isfinite, row.values())):
         raise SystemExit(f"{row}; begin another --out with a lower --learning-rate")
+    row["tokens_per_second"] = config.batch_tokens / row["seconds"]
+    if config.peak_tflops:
+        weights = sum(p.numel() for p in model.parameters()) - model.transformer.wpe.weight.numel()
+        flops = 6 * weights + 12 * config.n_layer * config.n_embd * config.block_size  # per token
+        row["mfu"] = row["tokens_per_second"] * flops / (config.peak_tflops * 1e12)
     if is_evaluated := "val_loss" in row:
         row |= {"hellaswag": hellaswag(model, examples, autocast)} if examples else {}
         torch.manual_seed(row["step"])  # so that a resumed run writes the same
-        prompt = tokenizer.encode_ordinary(config.prompt) or [tokenizer.n_vocab - 1]
+        prompt = tokenizer.encode(config.prompt, allowed_special="all") or [tokenizer.n_vocab - 1]
         prompt = torch.tensor([prompt], device=model.lm_head.weight.device)
         row["sample"] = tokenizer.decode(generate(model, prompt, 256)[0].tolist())
     if rank_and_world()[0] == 0:
-        numbers = (f"{name} {value:.5g}" for name, value in row.items() if name != "sample")
-        print(", ".join(numbers), *row.get("sample", "").splitlines(), sep="\n", flush=True)
         with open(Path(config.out, "log.jsonl"), "a") as log:
             log.write(json.dumps(row) + "\n")
         if is_evaluated:
             save(Path(config.out), model, optimizer, config, row["step"] + 1)
+        numbers = (f"{name} {value:.5g}" for name, value in row.items() if name != "sample")
+        print(", ".join(numbers), *row.get("sample", "").splitlines(), sep="\n", flush=True)
+
+
+def check_settings(path: Path) -> None:
+    """Refuse weights whose config.json names what this model doesn't compute."""
+    found = json.loads(path.read_text()) if path.exists() else {}
+    known = {"activation_function": ["gelu_new", "gelu_pytorch_tanh"], "layer_norm_epsilon": [1e-5]}
+    known |= {"scale_attn_weights": [True], "scale_attn_by_inverse_layer_idx": [False]}
+    for name, values in known.items():
+        if found.get(name, values[0]) not in values:
+            raise ValueError(f"config.json has {name} {found[name]}, and this model {values[0]}")
 
 
 def main(config: Config) -> None:
@@ -520,6 +539,7 @@ def main(config: Config) -> None:
     model = GPT(config)
     if config.init_from:
         try:
+            check_settings(Path(config.init_from).with_name("config.json"))
             load_weights(model, load_file(config.init_from))
         except Exception as error:  # no such file, or one of another kind or shape
             raise SystemExit(f"{config.init_from}: {error}") from None
@@ -539,4 +559,5 @@ def main(config: Config) -> None:
 
 
 if __name__ == "__main__":
+    sys.stdout.reconfigure(errors="replace")  # so that a terminal's encoding can't end a run
     main(tyro.cli(Config))

@@ -90,35 +90,25 @@ class Check:
 
 @dataclass(frozen=True)
 class Assemble:
-    """Assemble a training script from your solutions in notebooks 07 to 11 (and the side trips
-    on models and recipes of today)."""
+    """Assemble a training script from your solutions in notebooks 07 to 11."""
 
-    recipe: Literal["gpt2", "today"] = "gpt2"
-    """GPT-2's recipe, or that of the side trip recipe_of_today."""
-    out: Path | None = None
-    """File to write (default: my_train_gpt2.py or my_train_gpt2_today.py)."""
+    out: Path = Path("my_train_gpt2.py")
+    """File to write."""
     notebooks: Path | None = None
     """Folder with the notebooks (default: your copy)."""
     overwrite: bool = False
     """Replace the file if it exists."""
     until: Literal["09", "11", ""] = ""
-    """Last notebook to take parts from (default: all). With 09, GPT-2's file trains on one
-    device."""
+    """Last notebook to take parts from (default: all). With 09, the file trains on one device."""
 
     def run(self) -> None:
         """Run `cs336 assemble`."""
         from cs336_course.learner import study
         from cs336_course.one_file import assemble
 
-        if self.until and self.recipe != "gpt2":
-            raise UserError(
-                f"until is {self.until}; only GPT-2's file has parts that may be left out"
-            )
-        folder, recipe = self.notebooks or study.find(), self.recipe
-        out = self.out or Path(f"my_{assemble.RECIPES[recipe].file}")
-        parts = assemble.write(out, folder, self.overwrite, self.until, recipe)
-        print(assemble.describe(parts, recipe))
-        print(f"{out}: try python {out} --help")
+        folder = self.notebooks or study.find()
+        print(assemble.describe(assemble.write(self.out, folder, self.overwrite, self.until)))
+        print(f"{self.out}: try python {self.out} --help")
 
 
 @dataclass(frozen=True)

@@ -188,8 +188,7 @@ PAGES = (
     ),
     Page(
         "side_trips/recipe_of_today",
-        "judge which changes since GPT-2 matter, with seeds and p-values, and assemble the "
-        "second file",
+        "judge which changes since GPT-2 matter, with seeds and p-values",
         ("10",),
     ),
     Page(

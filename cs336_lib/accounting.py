@@ -10,7 +10,7 @@ counts as in "palm", and norms and biases too, 0.1% more for GPT-2 124M.
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from cs336_lib.config import GPTConfig, UserError
@@ -55,7 +55,6 @@ class Architecture:
         n_dense: Number of layers with a dense MLP, if the others have experts.
         n_expert: Number of routed experts in a layer, or 0 for a dense model.
         n_active: Number of routed experts that process a token.
-        n_group: Number of groups that these experts are from at most, or 0 for any number.
         n_shared: Number of experts that process every token.
         expert_width: Inner width of an expert.
         router_bias: Whether the router has a bias that is trained.
@@ -88,7 +87,6 @@ class Architecture:
     n_dense: int = 0
     n_expert: int = 0
     n_active: int = 0
-    n_group: int = 0
     n_shared: int = 0
     expert_width: int = 0
     router_bias: bool = False
@@ -123,11 +121,6 @@ class Architecture:
     def norm_size(self) -> int:
         """Number of parameters of a norm of the residual stream."""
         return self.n_embd * (1 + self.norm_bias)
-
-    @property
-    def router_size(self) -> int:
-        """Number of parameters that choose a layer's experts."""
-        return self.n_expert * (self.n_embd + self.router_bias)
 
 
 Model = GPTConfig | Architecture
@@ -211,7 +204,7 @@ def parameter_counts(model: Model) -> Counter[str]:
             "mlp": a.dense_layers * dense,
             "experts": a.expert_layers * a.n_expert * expert,
             "shared experts": a.expert_layers * a.n_shared * expert,
-            "router": a.expert_layers * a.router_size,
+            "router": a.expert_layers * a.n_expert * (a.n_embd + a.router_bias),
             "norms": (a.block_norms * a.n_layer + 1) * a.norm_size,
             "output": 0 if a.tied else a.vocab_size * a.n_embd,
         }
@@ -264,11 +257,8 @@ def keys_per_query(seq: int, window: int = 0) -> float:
 def attention_flops(a: Architecture, seq: int, convention: Convention = "palm") -> float:
     """Return the forward FLOPs per token of scores and weighted values over all layers.
 
-    Args:
-        a: The shape.
-        seq: Sequence length in tokens.
-        convention: "palm" counts all `seq` keys in every layer. "causal" counts the keys that the
-            causal mask, and a window, let through.
+    "palm" counts all `seq` keys in every layer. "causal" counts the keys that the causal mask, and
+    a window, let through.
     """
     require_choice("convention", convention, ("palm", "causal"))
     per_key = 2 * a.n_head * (a.qk_dim + a.value_dim)
@@ -323,14 +313,7 @@ def mfu(flops_per_second: float, peak: float | None) -> float | None:
 
 
 def training_seconds(flops: float, devices: int, peak: float, mfu: float) -> float:
-    """Return the training time in seconds.
-
-    Args:
-        flops: FLOPs of the training run.
-        devices: Number of devices.
-        peak: Peak FLOP/s of one device.
-        mfu: Model FLOPs utilization, greater than 0 and at most 1.
-    """
+    """Return the seconds of so many FLOPs on devices with this peak and utilization each."""
     return flops / (devices * peak * mfu)
 
 
@@ -354,31 +337,50 @@ def kv_cache_bytes(a: Architecture, context: int, bytes_per_value: float = 2) ->
 
 Attention = Literal["flash", "eager"]
 
-# Memory that persists between steps: weights, gradients, master weights, optimizer state.
+# Optimizer state in bytes per parameter. Adafactor stores one fp32 row and column per matrix, which
+# is negligible for large ones. 8-bit AdamW has an fp32 scale per block of 256 values, as that of
+# bitsandbytes. `OPTIMIZERS` has those that we train with.
+STATE_BYTES: dict[str, float] = {
+    "sgd": 0,
+    "momentum": 4,
+    "adagrad": 4,
+    "rmsprop": 4,
+    "adam": 8,
+    **{name: row.state_bytes for name, row in OPTIMIZERS.items()},
+    "lion": 4,
+    "adafactor": 0,
+    "adamw8bit": 2 * (1 + 4 / 256),
+}
 
 
 @dataclass(frozen=True)
 class BytesPerParameter:
-    """Training memory in bytes per parameter, without activations.
+    """Bytes per number in training with one number format and optimizer.
 
     Attributes:
         weights: Weights that the model stores.
         gradient: Gradients, also those of earlier micro-batches.
         master: The fp32 copy that updates are added to, if `weights` aren't in fp32.
-        state: State of the optimizer.
         copies: Copies of the weights in the format of the matmuls, which live as long as
             activations.
+        residual: The residual stream.
+        compute: Inputs and results of matmuls, and queries, keys and values.
+        source: Where these numbers come from.
+        state: State of the optimizer.
     """
 
     weights: float
     gradient: float
     master: float
-    state: float
-    copies: float = 0
+    copies: float
+    residual: float
+    compute: float
+    source: str
+    state: float = 0
 
     @property
     def total(self) -> float:
-        """The total number of bytes per parameter."""
+        """Training memory in bytes per parameter, without activations."""
         return self.weights + self.gradient + self.master + self.state + self.copies
 
     def sharded(self, devices: int, stage: int) -> float:
@@ -395,51 +397,9 @@ class BytesPerParameter:
         return sum(part / devices for part in parts[:stage]) + sum(parts[stage:])
 
 
-# bitsandbytes stores one byte per value and one fp32 scale per block of 256 values.
-INT8_STATE_BYTES = 1 + 4 / 256
-
-# Optimizer state in bytes per parameter. Adafactor stores one fp32 row and column per matrix, which
-# is negligible for large ones (`state_bytes` counts it). `OPTIMIZERS`
-# has those that we train with.
-STATE_BYTES: dict[str, float] = {
-    "sgd": 0,
-    "momentum": 4,
-    "adagrad": 4,
-    "rmsprop": 4,
-    "adam": 8,
-    **{name: row.state_bytes for name, row in OPTIMIZERS.items()},
-    "lion": 4,
-    "adafactor": 0,
-    "adamw8bit": 2 * INT8_STATE_BYTES,
+PRECISIONS = {
+    key: BytesPerParameter(**row) for key, row in read_json(DATA / "precisions.json").items()
 }
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """Bytes per number in training with one number format.
-
-    Attributes:
-        weights: Weights that the model stores.
-        gradient: Gradients.
-        master: fp32 master weights, or 0.
-        copies: Copies of the weights for the matmuls, also those for the backward pass.
-        residual: The residual stream.
-        compute: Results of matmuls, and queries, keys and values.
-        saved: Inputs of matmuls, as the forward pass saves them.
-        source: Where the recipe comes from.
-    """
-
-    weights: float
-    gradient: float
-    master: float
-    copies: float
-    residual: float
-    compute: float
-    saved: float
-    source: str
-
-
-PRECISIONS = {key: Recipe(**recipe) for key, recipe in read_json(DATA / "precisions.json").items()}
 
 
 def bytes_per_parameter(optimizer: str = "adamw", precision: str = "fp32") -> BytesPerParameter:
@@ -449,8 +409,7 @@ def bytes_per_parameter(optimizer: str = "adamw", precision: str = "fp32") -> By
     """
     require_choice("optimizer", optimizer, STATE_BYTES)
     require_choice("precision", precision, PRECISIONS)
-    of = PRECISIONS[precision]
-    return BytesPerParameter(of.weights, of.gradient, of.master, STATE_BYTES[optimizer], of.copies)
+    return replace(PRECISIONS[precision], state=STATE_BYTES[optimizer])
 
 
 def largest_model(memory: float, optimizer: str = "adamw", precision: str = "fp32") -> float:

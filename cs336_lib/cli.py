@@ -230,7 +230,7 @@ class Estimate(config.EstimateConfig):
         print(estimate(**dataclasses.asdict(self)))
 
 
-@tyro.conf.configure(tyro.conf.DisallowNone)  # --sequence and --no-sequence, without "None"
+@tyro.conf.configure(tyro.conf.DisallowNone)  # flags are left out, and not "None"
 @dataclass(frozen=True)
 class Simulate(config.SimulateConfig):
     """Simulate a step on a cluster with --tp and --pp, or find its fastest layouts without one."""

@@ -335,6 +335,11 @@ class RunConfig(Shape):
     """Memory per device in bytes, such as 80B (None: from the datasheet)."""
     price: float | None = None
     """Dollars per device and hour, for the cost."""
+    optimizer: str = "adamw"
+    """Whose state takes memory: sgd, momentum, adagrad, rmsprop, adam, adamw, lion, muon, adafactor
+    or adamw8bit."""
+    precision: str = "mixed"
+    """Number formats in memory: mixed (bf16 plus fp32 master weights), fp32, autocast or bf16."""
 
 
 @dataclass(frozen=True)
@@ -350,11 +355,6 @@ class EstimateConfig(RunConfig):
     convention: Literal["palm", "causal"] = "palm"
     """Keys in a model's attention whose FLOPs count: all (palm), as in most papers' MFU, or those
     that the causal mask lets through (causal)."""
-    optimizer: str = "adamw"
-    """sgd, momentum, adagrad, rmsprop, adam, adamw, lion, muon, adafactor or adamw8bit."""
-    precision: str = "fp32"
-    """Number formats of data/precisions.json: fp32, autocast, mixed (bf16 plus fp32 master
-    weights), bf16, fp8, fp8-block, mxfp8, mxfp4 or nvfp4."""
 
 
 @dataclass(frozen=True)
@@ -370,17 +370,8 @@ class SimulateConfig(RunConfig):
     outer: str | None = None
     """Link of a network card to other machines, from data/links.json (None: the hardware's)."""
     stack: str | None = None
-    """Do what megatron-2021, megatron-2024, torchtitan, fsdp, fsdp2 or ddp does in --attention,
-    --sequence, --recompute, --overlap and --zero, unless such a flag says otherwise."""
-    attention: Literal["fused", "eager"] | None = None
-    """Whether attention stores its scores, which is called eager (None: fused)."""
-    sequence: bool | None = None
-    """Whether tensor parallelism also splits norms and residuals (None: yes)."""
-    overlap: bool | None = None
-    """Whether gradients and weights travel between replicas during the passes (None: yes)."""
-    async_tp: bool | None = None
-    """Whether the sums of tensor parallelism travel during matmuls, as async TP does in torchtitan
-    (None: no)."""
+    """The program: megatron-2021, megatron-2024, torchtitan, fsdp, fsdp2 or ddp. It also sets
+    --recompute and --zero, unless such a flag says otherwise (None: torchtitan, and only that)."""
     batch: int = 0
     """Sequences in a step over all devices (0: two for each device)."""
     tp: int = 0
@@ -388,8 +379,6 @@ class SimulateConfig(RunConfig):
     is shown in detail. Otherwise the fastest are listed, and all have what the flags set."""
     pp: int = 0
     """Pipeline stages (0: the fastest in the list)."""
-    dp: int = 0
-    """Copies of the model (0: as many as the devices allow)."""
     cp: int = 1
     """Devices that share each sequence."""
     ep: int | None = None

@@ -221,7 +221,8 @@ class GPT(nn.Module):
         self, logits: Float[Tensor, "tokens padded_vocab_size"], targets: Int[Tensor, " tokens"]
     ) -> Float[Tensor, ""]:
         """Return the mean cross-entropy in nats per token. Targets of -1 are ignored."""
-        logits = logits[:, : self.config.vocab_size].float()
+        wide = torch.promote_types(logits.dtype, torch.float32)  # fp64 stays fp64
+        logits = logits[:, : self.config.vocab_size].to(wide)
         return F.cross_entropy(logits, targets, ignore_index=-1)
 
     @property

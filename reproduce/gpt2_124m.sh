@@ -5,14 +5,13 @@
 #   reproduce/gpt2_124m.sh data         one stage, for example on a machine without a GPU
 #   sbatch reproduce/gpt2_124m.slurm    the stages after data, on a Slurm cluster
 #   TRAINER=train_gpt2.py HELLASWAG=hellaswag_val.jsonl reproduce/gpt2_124m.sh    with the one file
-#   TRAINER=train_gpt2_today.py HELLASWAG=... reproduce/gpt2_124m.sh    or by today's recipe
 #
 # If the script is interrupted at any point, run the same command again. It skips the stages that
 # are complete and resumes the one that isn't. docs/reproduce_gpt2.md lists costs and losses.
 set -euo pipefail
 
 # Set these variables in the environment to change a run, for example for a small rehearsal.
-TRAINER=${TRAINER:-library}              # library (saves when it's stopped), or a one-file trainer
+TRAINER=${TRAINER:-library}              # library (saves when it's stopped), or train_gpt2.py
 DATA=${DATA:-fineweb}                    # folder of shards, which the first stage makes
 PARQUET=${PARQUET:-}                     # folder of downloaded parquet files (empty: the hub)
 RUN_DIR=${RUN_DIR:-runs/gpt2-124m}       # folder of the run, which all machines must see
@@ -109,22 +108,11 @@ train() {
   trained || { say "train: stopped early; run the same command again to resume"; exit 1; }
 }
 
-# Print what a file has logged of its last step, which it always evaluates.
-logged() {
-  "$PYTHON" -c 'import json, sys
-last = json.loads(open(sys.argv[1]).readlines()[-1])
-print("loss          ", format(last["val_loss"], ".4f"), "nats per token")
-if "hellaswag" in last:
-    print("HellaSwag     ", format(last["hellaswag"], ".4f"), "acc_per_token")' "$RUN_DIR/log.jsonl"
-}
-
 score() {
   local flags file=$RUN_DIR/score.txt model=(--run-dir "$RUN_DIR")
   read -ra flags <<<"$EVAL_FLAGS"
   [ "$TRAINER" = library ] || model=(--model "$RUN_DIR" --val-data "$DATA")
-  if [ "$TRAINER" != library ] && ! grep -q '"model_type": "gpt2"' "$RUN_DIR/config.json"; then
-    logged >"$file" # of another model than GPT-2, which `cs336 eval` doesn't read
-  elif [ ! -f "$file" ]; then
+  if [ ! -f "$file" ]; then
     say "score: evaluate the model in $RUN_DIR"
     run "$PYTHON" -m cs336_lib eval "${model[@]}" --hellaswag "$HELLASWAG" "${flags[@]}" >"$file.part"
     mv "$file.part" "$file"
@@ -134,7 +122,7 @@ score() {
 }
 
 export_model() {
-  [ "$TRAINER" = library ] || EXPORT=$RUN_DIR # a one-file trainer saves in the published layout
+  [ "$TRAINER" = library ] || EXPORT=$RUN_DIR # the one file saves in the published layout
   if [ ! -d "$EXPORT" ]; then
     say "export: write the model to $EXPORT"
     run "$PYTHON" -m cs336_lib export --run-dir "$RUN_DIR" --out "$EXPORT"

@@ -96,8 +96,8 @@ def program_table() -> str:
     for name, stack in STACKS.items():
         split = "also splits norms" if stack["sequence"] else "matrices only"
         overlap = "yes" if stack["overlap"] else "no"
-        cells = [name, stack["attention"], split, stack["recompute"], overlap, str(stack["zero"])]
-        rows.append(cells)
+        attention = "fused" if stack["fused_attention"] else "eager"
+        rows.append([name, attention, split, stack["recompute"], overlap, str(stack["zero"])])
     header = "stack | attention | tensor parallelism | recomputation | overlap | ZeRO"
     return markdown(header, rows)
 

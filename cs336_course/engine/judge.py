@@ -103,7 +103,9 @@ def named(exercise: Task, got: Sequence[Record], place: int) -> str:
 def tells_much(record: Record) -> bool:
     """Return whether a result is so large that it can't agree with another one by chance."""
     result = record.get("result")
-    return isinstance(result, Tensor) and result.is_floating_point() and result.numel() > 3
+    if not isinstance(result, Tensor) or not result.is_floating_point():
+        return False
+    return result.numel() > 3 and bool(result.isfinite().all())
 
 
 def relation(exercise: Task, got: Sequence[Record], first: Difference) -> str:
@@ -228,7 +230,7 @@ def complaint(error: Any) -> str:
             "your code was still computing after half a minute, so the check has stopped it. Does "
             "one of your loops never end?"
         )
-    what = f"{error.get('type')}: {error.get('message')}"
+    what = f"{error.get('type') or 'an exception without a name'}: {error.get('message')}"
     if error.get("own"):
         return f"your code raised {what}"
     return (

@@ -17,7 +17,7 @@ from cs336_course.learner import study
 from cs336_course.learner.study import solution
 from cs336_course.one_file import cell_slice
 from cs336_course.one_file.processes import ERROR, MEMORY, NO_RESULT, NO_VERDICT, TIME, Process
-from cs336_course.one_file.recipes import RECIPES, Recipe
+from cs336_course.one_file.recipes import TRAIN_GPT2
 from cs336_lib.io import write_atomic
 
 UNTOUCHED = "not attempted yet"
@@ -27,6 +27,7 @@ NO_NOTEBOOK = "this folder has no notebook"
 TAKEN = "the file already has a `{}`; give yours another name"
 SECONDS = 120  # for a part and its check
 FOOTER = """if __name__ == "__main__":
+    sys.stdout.reconfigure(errors="replace")  # so that a terminal's encoding can't end a run
     main(tyro.cli(Config))
 """
 # Verdicts on earlier jobs, because a notebook asks for the same parts several times
@@ -117,7 +118,7 @@ def is_import(node: ast.stmt) -> bool:
     return isinstance(node, (ast.Import, ast.ImportFrom)) and not is_ours
 
 
-def parts(folder: Path | None, until: str = "", recipe: str = "gpt2") -> list[Part]:
+def parts(folder: Path | None, until: str = "") -> list[Part]:
     """Read the parts of a file from the notebooks in `folder`.
 
     The course's notebooks say which parts there are. If the learner's code for an exercise passes
@@ -126,20 +127,17 @@ def parts(folder: Path | None, until: str = "", recipe: str = "gpt2") -> list[Pa
 
     Args:
         folder: Folder of the notebooks.
-        until: Last notebook to take parts from (default: the recipe's last).
-        recipe: Name of the file's recipe in `RECIPES`.
+        until: Last notebook to take parts from (default: the file's last).
 
     Raises:
         FileNotFoundError: If a notebook is missing.
-        UserError: If a file isn't a notebook, or if the recipe has no notebook `until`.
+        UserError: If a file isn't a notebook, or if no part is in a notebook `until`.
     """
-    file, found = RECIPES[recipe], dict[str, Part]()
+    found = dict[str, Part]()
     with Process() as process:
-        for number in file.notebooks_until(until):
-            read_notebook(open_notebook(folder, number), file, found, process)
-        for name in file.replaced.split():
-            found.pop(name, None)
-        check_whole(found, recipe, process)
+        for number in TRAIN_GPT2.notebooks_until(until):
+            read_notebook(open_notebook(folder, number), found, process)
+        check_whole(found, process)
     return list(found.values())
 
 
@@ -163,7 +161,7 @@ def open_notebook(folder: Path | None, number: str) -> Notebook:
     return Notebook(number, study.read_cells(course), cells, found)
 
 
-def read_notebook(book: Notebook, file: Recipe, found: dict[str, Part], process: Process) -> None:
+def read_notebook(book: Notebook, found: dict[str, Part], process: Process) -> None:
     """Add the parts of a notebook to those `found` in earlier ones, in the order of the course.
 
     An answer to an earlier exercise stays if the one here isn't right, unless the course says that
@@ -171,11 +169,11 @@ def read_notebook(book: Notebook, file: Recipe, found: dict[str, Part], process:
     """
     for cell in book.course:
         marks = study.marks_of(cell)
-        if marks.get("part") not in file.parts:
+        if marks.get("part") not in TRAIN_GPT2.parts:
             continue
         name, source = marks["part"], cell["source"].strip()
         others = (part.code for part in found.values() if part.name != name)
-        before = "\n\n\n".join([file.header, *others])
+        before = "\n\n\n".join([TRAIN_GPT2.header, *others])
         exercise = marks.get("exercise", "")
         ours = solution(book.course, exercise) if exercise else source
         if not ours:
@@ -259,19 +257,17 @@ def names_of(code: str) -> set[str]:
     return {name for each in cell_slice.statements(code) for name in each.binds}
 
 
-def check_whole(found: dict[str, Part], recipe: str, process: Process) -> None:
+def check_whole(found: dict[str, Part], process: Process) -> None:
     """Take the course's code for each part that is right alone and spoils the whole file."""
     for name, part in reversed(found.items()):
-        others = [RECIPES[recipe].header, *(one.code for one in found.values() if one is not part)]
+        others = [TRAIN_GPT2.header, *(one.code for one in found.values() if one is not part)]
         more = names_of(part.code) - names_of(part.course)
         if taken := more & set().union(*map(names_of, others)):
             found[name] = part.replaced(TAKEN.format(min(taken)))
-    whole = text(list(found.values()), recipe)
-    course = text([replace(part, code=part.course) for part in found.values()], recipe)
+    whole = text(list(found.values()))
     for name, part in found.items():
         said = reason(process, before=whole, code="", **part.check) if part.is_mine else ""
-        # A check of GPT-2's file may refuse even the course's parts in another file.
-        if said and not reason(process, before=course, code="", **part.check):
+        if said:
             found[name] = part.replaced(f"in the whole file, {said}")
 
 
@@ -295,18 +291,18 @@ def reason(process: Process, **job: Any) -> str:
     if said in (NO_RESULT, NO_VERDICT):
         return "your code ended Python"
     if unknown := re.search("NameError: (name '.*' is not defined)", said):
-        return f"{unknown[1]} in train_gpt2.py; import it by name in the cell"
+        return f"{unknown[1]} in train_gpt2.py; import it by name, or make it, in the cell"
     return f"your code raised {said}".rstrip(": ") if verdict == ERROR else said
 
 
-def text(found: list[Part], recipe: str = "gpt2") -> str:
+def text(found: list[Part]) -> str:
     """Join parts into the text of a file, in sections.
 
     If the learner wrote at least one part, comments mark the reference solutions.
     """
     marked = any(part.is_mine for part in found)
-    parts, pieces, file = {part.name: part for part in found}, [], RECIPES[recipe]
-    for section, names in file.outline.items():
+    parts, pieces = {part.name: part for part in found}, []
+    for section, names in TRAIN_GPT2.outline.items():
         here = [parts[name] for name in names.split() if name in parts]
         if here:
             pieces.append(f"# {f' {section} ':=^94}")
@@ -317,7 +313,7 @@ def text(found: list[Part], recipe: str = "gpt2") -> str:
     if "main" in parts:
         pieces.append(FOOTER)
     body = "\n\n\n".join(pieces)
-    whole = f"{header(body, file.header)}\n\n\n{body.rstrip()}\n"
+    whole = f"{header(body, TRAIN_GPT2.header)}\n\n\n{body.rstrip()}\n"
     return cell_slice.with_futures_first(whole)
 
 
@@ -347,11 +343,7 @@ def is_used(name: str, text: str) -> bool:
 
 
 def write(
-    path: Path,
-    folder: Path | None = None,
-    overwrite: bool = False,
-    until: str = "",
-    recipe: str = "gpt2",
+    path: Path, folder: Path | None = None, overwrite: bool = False, until: str = ""
 ) -> list[Part]:
     """Assemble the file, and return its parts.
 
@@ -360,7 +352,6 @@ def write(
         folder: Folder of the notebooks (default: as in `parts`).
         overwrite: Whether to replace an existing file.
         until: Last notebook to take parts from, as in `parts`. Since 08 GPT-2's file can be run.
-        recipe: Name of the file's recipe.
 
     Raises:
         FileExistsError: If the file exists and `overwrite` is off.
@@ -368,12 +359,12 @@ def write(
     """
     if path.exists() and not overwrite:
         raise FileExistsError(f"{path} exists; pass --overwrite, or another name with --out")
-    found = parts(folder, until, recipe)
-    write_atomic(path, text(found, recipe))
+    found = parts(folder, until)
+    write_atomic(path, text(found))
     return found
 
 
-def module(until: str = "", folder: Path | None = None, recipe: str = "gpt2") -> ModuleType:
+def module(until: str = "", folder: Path | None = None) -> ModuleType:
     """Assemble the parts up to notebook `until`, and import them as a module.
 
     It prints which answers it doesn't use.
@@ -381,25 +372,24 @@ def module(until: str = "", folder: Path | None = None, recipe: str = "gpt2") ->
     Example:
         >>> model = assemble.module("07").GPT(GPTConfig())
     """
-    file = RECIPES[recipe]
-    made = ModuleType(file.file.removesuffix(".py"))
-    found = parts(folder, until, recipe)
+    made = ModuleType(TRAIN_GPT2.file.removesuffix(".py"))
+    found = parts(folder, until)
     for row in remarks(found):
         print(row)
-    pieces = [file.header, *(part.code for part in found)]
+    pieces = [TRAIN_GPT2.header, *(part.code for part in found)]
     cell_slice.run_file("\n\n\n".join(pieces), made)
     return made
 
 
-def progress(until: str = "", folder: Path | None = None, recipe: str = "gpt2") -> str:
+def progress(until: str = "", folder: Path | None = None) -> str:
     """Describe the length of the assembled file, and which parts the learner wrote."""
-    return describe(parts(folder, until, recipe), recipe)
+    return describe(parts(folder, until))
 
 
-def describe(found: list[Part], recipe: str = "gpt2") -> str:
+def describe(found: list[Part]) -> str:
     """Summarize which parts the learner wrote, and why other parts use the reference solution."""
-    lines = sum(1 for line in text(found, recipe).splitlines() if line.strip())
-    rows = [f"{RECIPES[recipe].file}: {len(found)} parts, {lines} lines without the blank ones"]
+    lines = sum(1 for line in text(found).splitlines() if line.strip())
+    rows = [f"{TRAIN_GPT2.file}: {len(found)} parts, {lines} lines without the blank ones"]
     groups: dict[str, list[str]] = {"yours": [], "given": [], "from the solutions": []}
     for part in found:
         if part.missing.startswith(NO_NOTEBOOK) or part.missing in ("", UNTOUCHED):

@@ -1,4 +1,4 @@
-"""The files that `cs336 assemble` can write, with their notebooks, settings and sections."""
+"""The file that `cs336 assemble` writes, with its notebooks, settings and sections."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from functools import cached_property
 from cs336_course.learner import study
 from cs336_lib.config import UserError
 
-FILES = study.SHIPPED.parent  # the assembled files stand beside the notebooks
+FILES = study.SHIPPED.parent  # the assembled file stands beside the notebooks
 
 
 @dataclass(frozen=True)
@@ -17,16 +17,12 @@ class Recipe:
     Attributes:
         file: Name of the file.
         notebooks: Keys of the notebooks that hold parts. A later one can define a part anew.
-        outline: Sections of the file, and the names of the parts in each. Notebooks hold others,
-            too, that this file doesn't need.
-        replaced: Parts that are read and left out of the file. Answers of a learner call them, and
-            would bring them along if their names weren't known.
+        outline: Sections of the file, and the names of the parts in each.
     """
 
     file: str
     notebooks: str
     outline: Mapping[str, str]
-    replaced: str = ""
 
     @cached_property
     def header(self) -> str:
@@ -49,36 +45,18 @@ class Recipe:
     @cached_property
     def parts(self) -> set[str]:
         """Names of the parts that are read."""
-        return set(" ".join([*self.outline.values(), self.replaced]).split())
+        return set(" ".join(self.outline.values()).split())
 
 
-EVALUATION = "evaluate ending_losses hellaswag"
-DATA = "tokenizer tokens windows processes micro_batches ahead"
-GPT2 = Recipe(
+TRAIN_GPT2 = Recipe(
     "train_gpt2.py",
     "07 08 09 10 11",
     outline={
         "Model": "embed attention causal_self_attention mlp block init_weights gpt is_linear "
         "published_weights load_weights nucleus generate",
-        "Data": DATA,
+        "Data": "tokenizer tokens windows processes micro_batches ahead",
         "Optimizer": "learning_rate parameter_groups make_optimizer update",
-        "Evaluation": EVALUATION,
+        "Evaluation": "evaluate ending_losses hellaswag",
         "Loop": "backward train fast save resume report main",
     },
 )
-TODAY = Recipe(
-    "train_gpt2_today.py",
-    "07 08 model_of_today 09 10 11 recipe_of_today",
-    outline={
-        "Model": "norm rotate attention attention_of_today block_of_today init_of_today "
-        "gpt_of_today weights_of_today nucleus generate",
-        "Data": DATA,
-        "Optimizer": "orthogonalized muon_updates groups_of_today muon rate_of_today",
-        "Evaluation": EVALUATION,
-        "Loop": "backward train fast save_of_today resume report main",
-    },
-    replaced="embed causal_self_attention mlp block init_weights gpt is_linear published_weights "
-    "load_weights learning_rate parameter_groups make_optimizer update save",
-)
-
-RECIPES = {"gpt2": GPT2, "today": TODAY}

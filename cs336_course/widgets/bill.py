@@ -20,10 +20,9 @@ from cs336_course.widgets.widget import (
 )
 from cs336_lib import accounting
 from cs336_lib.bill import models, traffic
-from cs336_lib.bill.memory import Recompute
 from cs336_lib.bill.simulate import Cluster, Step, Workload, memory, simulate
 from cs336_lib.bill.text import training_length
-from cs336_lib.bill.traffic import Layout
+from cs336_lib.bill.traffic import Layout, Recompute
 from cs336_lib.config import UserError
 from cs336_lib.formatting import digits, duration, gigabytes, short
 from cs336_lib.system.datasheets import DATASHEET, LINKS
@@ -210,7 +209,7 @@ class ModelBill(Explorer):
             ("a step", f"{digits(found.step.seconds)} s, {found.step.mfu:.0%} MFU (PaLM)"),
             ("device-hours", short(hours)),
         ]
-        sends = traffic.traffic(a, layout, found.work.seq)
+        sends = traffic.traffic(found.work)
         sent = [(kind, gigabytes(size)) for kind, size in sends.items() if size]
         sent = sent or [("nothing", "")]
         note = "The stroke is a device's memory. Below is what each device sends in a step."

@@ -4,7 +4,7 @@ import reprlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from cs336_lib.accounting import Architecture, count_parameters
 from cs336_lib.config import Shape, UserError
@@ -12,17 +12,12 @@ from cs336_lib.data.corpus import DATA
 from cs336_lib.formatting import short
 from cs336_lib.io import read_json
 
+Kind = TypeVar("Kind")
+
 
 @dataclass(frozen=True)
 class Published:
-    """A published model.
-
-    Attributes:
-        title: Name as its authors write it.
-        source: Where the config and the numbers come from.
-        architecture: The shape.
-        parameters: The exact number of parameters that was published.
-    """
+    """A model with its title and the source of its config and of its number of parameters."""
 
     title: str
     source: str
@@ -35,17 +30,14 @@ TABLES = read_json(DATA / "families.json")
 NAMES: dict[str, list[str]] = TABLES["names"]
 # What a family has, by the model_type of a config.json. Each is checked against transformers.
 FAMILIES: dict[str, dict[str, Any]] = TABLES["families"]
+# Which families have a flag for biases, latent attention (MLA), sliding windows, and experts, which
+# are as wide as `intermediate_size` or have a width of their own
+READS: dict[str, list[str]] = TABLES["reads"]
 # What a config.json of a family means where it says nothing
 DEFAULTS: dict[str, dict[str, Any]] = TABLES["defaults"]
 SHAPE = tuple(field.name for field in fields(Shape) if field.name != "model")
-SPARSE = ("n_expert", "n_active")
 MANY, MOST = 10**6, 10**9
-WITH_BIAS_FLAG = ("gemma3_text", "llama", "olmo2", "qwen3", "qwen3_moe")
 ATTENTION = ("full_attention", "sliding_attention")
-LATENT = ("deepseek_v2", "deepseek_v3")  # multi-head latent attention
-WINDOWED = ("gemma3_text", "gpt_oss", "mistral", "mixtral", "phi3", "qwen2", "qwen3", "qwen3_moe")
-# Experts as wide as `intermediate_size`, and experts with a width of their own
-ROUTED, OWN_WIDTH = ("gpt_oss", "mixtral"), ("deepseek_v2", "deepseek_v3", "qwen3_moe")
 # Starts of names in a config.json whose layers don't have attention and MLPs only
 OTHER_LAYERS = ("mamba", "ssm", "state_size", "d_state", "linear_", "is_encoder_decoder")
 
@@ -57,6 +49,10 @@ class Config:
         self.kind = raw["model_type"]
         given = {name: value for name, value in raw.items() if value is not None}
         self.values = DEFAULTS.get(self.kind, {}) | given
+
+    def reads(self, what: str) -> bool:
+        """Whether this family has something of `READS`."""
+        return self.kind in READS[what]
 
     def number(self, field: str, default: int | None = None, low: int = 1, high: int = MANY) -> int:
         """Return the whole number of a field of `NAMES`, or of this name.
@@ -70,24 +66,17 @@ class Config:
             return default
         value = self.values[there[0]] if there else None
         if type(value) is not int or not low <= value <= high:
-            told = (
-                f"{there[0]} is {reprlib.repr(value)}"
-                if there
-                else f"{' or '.join(names)} is missing"
-            )
+            missing = f"{' or '.join(names)} is missing"
+            told = f"{there[0]} is {reprlib.repr(value)}" if there else missing
             raise UserError(f"{told}; a whole number from {low} to {high} expected")
         return value
 
-    def flag(self, name: str) -> bool:
-        """Return a flag, false where it is missing."""
-        if type(value := self.values.get(name, False)) is not bool:
-            raise UserError(f"{name} is {reprlib.repr(value)}; true or false expected")
-        return value
-
-    def entries(self, name: str) -> list[Any]:
-        """Return a list, an empty one where it is missing."""
-        if not isinstance(value := self.values.get(name, []), list):
-            raise UserError(f"{name} is {reprlib.repr(value)}; a list expected")
+    def typed(self, name: str, default: Kind) -> Kind:
+        """Return a flag or a list, or the default where it is missing."""
+        value = self.values.get(name, default)
+        if type(value) is not type(default):
+            expected = "a list" if default == [] else "true or false"
+            raise UserError(f"{name} is {reprlib.repr(value)}; {expected} expected")
         return value
 
 
@@ -108,37 +97,36 @@ def architecture(config: Config) -> Architecture:
         "vocab_size": number("vocab_size", high=MOST),
         "block_size": number("block_size", high=MOST),
         "mlp_width": number("mlp_width", 4 * width if kind == "gpt2" else None),
-        "tied": config.flag("tie_word_embeddings"),
+        "tied": config.typed("tie_word_embeddings", False),
     }
-    if kind in WITH_BIAS_FLAG:
-        shape |= dict.fromkeys(("qkv_bias", "out_bias"), config.flag("attention_bias"))
-    elif config.flag("attention_bias") and kind in LATENT:
-        # No published model has it, and families place it differently.
-        raise UserError("attention_bias is True; false expected with kv_lora_rank")
+    bias = config.typed("attention_bias", False)
+    if config.reads("bias"):
+        shape |= {"qkv_bias": bias, "out_bias": bias}
     if kind == "llama":
-        shape["mlp_bias"] = config.flag("mlp_bias")
-    if kind in LATENT:
+        shape["mlp_bias"] = config.typed("mlp_bias", False)
+    if config.reads("latent"):
+        if bias:  # no published model has it, and families place it differently
+            raise UserError("attention_bias is True; false expected with kv_lora_rank")
         shape |= {name: number(name) for name in ("kv_rank", "rope_dim", "v_dim")}
         shape |= {"q_rank": number("q_rank", 0), "head_dim": number("qk_nope_head_dim")}
-        shape |= {
-            "n_shared": number("n_shared", 0, low=0),
-            "n_group": number("topk_group", 0, low=0),
-        }
+        shape["n_shared"] = number("n_shared", 0, low=0)
     elif "head_dim" not in config.values and width % heads:
         raise UserError(f"n_head {heads} doesn't divide n_embd {width}")
     if heads % shape["n_kv_head"]:
         raise UserError(f"n_kv_head {shape['n_kv_head']} doesn't divide n_head {heads}")
-    kinds = layer_kinds(config, layers)
-    if kind in WINDOWED:
-        shape |= windows(config, kinds, layers)
-    if kind in (*ROUTED, *OWN_WIDTH):
+    shape |= windows(config, layers)
+    if config.reads("experts"):
         shape |= experts(config, layers)
     return Architecture(**shape)
 
 
-def layer_kinds(config: Config, layers: int) -> list[str]:
-    """Return the kind of each layer's attention, or an empty list where a config has none."""
-    kinds = config.entries("layer_types")
+def windows(config: Config, layers: int) -> dict[str, int]:
+    """Return a family's sliding window and the number of layers with one.
+
+    The families differ: all layers have a window, all but each n-th, or those from some layer on,
+    unless a list has the kind of each.
+    """
+    kinds: list[Any] = config.typed("layer_types", [])
     if kinds and len(kinds) != layers:
         expected = f"one for each of {layers} layers expected"
         raise UserError(f"layer_types has {len(kinds)} entries; {expected}")
@@ -146,24 +134,17 @@ def layer_kinds(config: Config, layers: int) -> list[str]:
         if one not in ATTENTION:
             shown = f"layer_types has {reprlib.repr(one)}, which we don't count"
             raise UserError(f"{shown}; {' or '.join(ATTENTION)} expected")
-    return kinds
-
-
-def windows(config: Config, kinds: list[str], layers: int) -> dict[str, int]:
-    """Return a family's sliding window and the number of layers with one.
-
-    The families differ: all layers have a window, all but each n-th, or those from some layer on,
-    unless a list has the kind of each.
-    """
-    size = config.number("window", 0, low=0, high=MOST)
-    if not size or (config.kind.startswith("qwen") and not config.flag("use_sliding_window")):
+    unused = config.kind.startswith("qwen") and not config.typed("use_sliding_window", False)
+    if not config.reads("window") or unused:
         return {}
+    size = config.number("window", 0, low=0, high=MOST)
     if kinds:
-        return {"window": size, "n_window": kinds.count("sliding_attention")}
-    without = layers // config.number("sliding_window_pattern", layers + 1)
-    if config.kind in ("qwen2", "qwen3"):
-        without = min(layers, config.number("max_window_layers", low=0))
-    return {"window": size, "n_window": layers - without}
+        windowed = kinds.count("sliding_attention")
+    elif config.kind in ("qwen2", "qwen3"):
+        windowed = max(0, layers - config.number("max_window_layers", low=0))
+    else:
+        windowed = layers - layers // config.number("sliding_window_pattern", layers + 1)
+    return {"window": size, "n_window": windowed} if size else {}
 
 
 def experts(config: Config, layers: int) -> dict[str, int]:
@@ -171,17 +152,19 @@ def experts(config: Config, layers: int) -> dict[str, int]:
 
     A config has a list of these layers, their number, or a period of layers with experts.
     """
-    step, dense = config.number("decoder_sparse_step", 1), config.entries("mlp_only_layers")
-    start = config.number("n_dense", 0, low=0)
-    shape = {
-        "n_expert": config.number("n_expert"),
-        "n_active": config.number("n_active"),
-        "expert_width": config.number("mlp_width" if config.kind in ROUTED else "expert_width"),
+    dense: list[Any] = config.typed("mlp_only_layers", [])
+    step, start = config.number("decoder_sparse_step", 1), config.number("n_dense", 0, low=0)
+    count, active = config.number("n_expert"), config.number("n_active")
+    if active > count:
+        raise UserError(f"n_active {active} is more than n_expert {count}")
+    return {
+        "n_expert": count,
+        "n_active": active,
+        "expert_width": config.number(
+            "mlp_width" if config.reads("wide_experts") else "expert_width"
+        ),
         "n_dense": sum(n < start or n in dense or (n + 1) % step > 0 for n in range(layers)),
     }
-    if shape["n_active"] > shape["n_expert"]:
-        raise UserError(f"n_active {shape['n_active']} is more than n_expert {shape['n_expert']}")
-    return shape
 
 
 def from_hugging_face(raw: Any, where: object = "config.json") -> Architecture:
@@ -241,16 +224,11 @@ def described(raw: Mapping[str, Any]) -> str:
 
 def models() -> dict[str, Published]:
     """Return the published models of data/models.json by name, such as llama3-405b."""
-    listed = read_json(DATA / "models.json")
-    return {
-        name: Published(
-            entry["title"],
-            entry["source"],
-            from_hugging_face(entry["config"], name),
-            entry["parameters"],
-        )
-        for name, entry in listed.items()
-    }
+    found = {}
+    for name, entry in read_json(DATA / "models.json").items():
+        shape = from_hugging_face(entry["config"], name)
+        found[name] = Published(entry["title"], entry["source"], shape, entry["parameters"])
+    return found
 
 
 def model(name: str) -> Published:
@@ -268,8 +246,6 @@ def model(name: str) -> Published:
     listed = models()
     wanted = name.lower().replace("_", "-").replace("llama-3", "llama3")
     if wanted not in listed:
-        if path.parent.is_dir() and path.name == "config.json":
-            raise UserError(f"{path} is missing; a folder with a config.json expected")
         names = ", ".join(listed)
         raise UserError(f"model {name!r:.60} is unknown; one of {names} expected")
     return listed[wanted]
@@ -278,11 +254,8 @@ def model(name: str) -> Published:
 def chosen(wanted: Shape, seq: int) -> Published | None:
     """Return the model that a command names or describes, or None without any.
 
-    A described model has a Llama's blocks, or a Mixtral's with experts.
-
-    Args:
-        wanted: The options.
-        seq: Tokens in a sequence, which a described model's context has at least.
+    A described model has a Llama's blocks, or a Mixtral's with experts, and a context of at least
+    `seq` tokens.
 
     Raises:
         UserError: If the model is unknown, or if it is both named and described.
@@ -292,20 +265,16 @@ def chosen(wanted: Shape, seq: int) -> Published | None:
     if not flags:
         return model(wanted.model) if wanted.model else None
     if wanted.model != type(wanted).model:
-        both = f"model is {wanted.model} and {next(iter(flags))} is {next(iter(flags.values()))}"
-        raise UserError(f"{both}; give a model or its shape")
-    for name in ("n_layer", "n_embd", *(("n_expert", "n_active") if flags.keys() & SPARSE else ())):
-        if name not in flags:
-            need_both = "n_expert and n_active" if name in SPARSE else "n_layer and n_embd"
-            raise UserError(f"{name} is missing; this shape needs {need_both}")
-    width = flags["n_embd"]
+        shown = f"model is {wanted.model} and {next(iter(flags))} is given"
+        raise UserError(f"{shown}; give a model or its shape")
+    width = flags.get("n_embd", 0)
     usual = {
         "n_head": max(1, width // 128),
         "mlp_width": -(-8 * width // 3 // 256) * 256,  # as Llama: 8/3, in multiples of 256
         "vocab_size": 128_256,
         "block_size": min(max(8192, seq), MOST),
     }
-    kind = "mixtral" if "n_expert" in flags else "llama"
+    kind = "mixtral" if flags.keys() & {"n_expert", "n_active"} else "llama"
     shape = from_hugging_face({"model_type": kind} | flags | usual | flags, "shape")
     count = count_parameters(shape)
     ends = 2 * shape.vocab_size * width

@@ -108,15 +108,8 @@ class Cluster:
         each device. In an all-to-all, every device sends a share of its bytes out of its machine.
         The slower link sets the speed, because both are busy at the same time.
 
-        Args:
-            size: Number of devices in a group.
-            stride: Distance between them. A group of 8 with stride 8 has one device in each of 8
-                machines.
-            to_all: Whether each device sends to all others, and not around a ring.
-
-        Example:
-            With 8 cards of 50 GB/s, a ring over all devices (stride 1) has 400 GB/s between
-            machines, and one of 8 rings with stride 8 has 50 GB/s.
+        A group of 8 with stride 8 has one device in each of 8 machines. With 8 cards of 50 GB/s, a
+        ring over all devices (stride 1) has 400 GB/s, and one of 8 rings with stride 8 has 50 GB/s.
         """
         inner = self.inner.bandwidth * self.efficiency.inner
         up = self.cards * self.outer.bandwidth * self.efficiency.outer
@@ -138,19 +131,11 @@ class Cluster:
         return self.efficiency.hop * math.ceil(size / near) if size > near else 0.0
 
 
-def cluster_of(
-    device: Device, inner: str | None = None, outer: str | None = None, devices: int = 0
-) -> Cluster:
-    """Return the usual cluster of a device.
-
-    Args:
-        device: The datasheet.
-        inner: Link between the devices of a machine, from data/links.json (None: the datasheet's).
-        outer: Link of a network card to other machines (None: the datasheet's).
-        devices: Number of devices. Few devices don't need a link (0: many).
+def cluster_of(device: Device, inner: str | None, outer: str | None, devices: int) -> Cluster:
+    """Return the cluster of a device with these links of data/links.json, or its usual ones.
 
     Raises:
-        UserError: If a name is unknown, or a link is needed, and neither given nor known.
+        UserError: If a name is unknown, or so many devices need a link without one.
     """
     usual = device.links
     links = []
@@ -160,7 +145,7 @@ def cluster_of(
     ):
         if name is not None:
             require_choice(flag, name, LINKS)
-        elif devices == 0 or devices >= fewest:
+        elif devices >= fewest:
             known = f"no {flag} link of the {device.name} is known"
             raise UserError(f"{known}; name one of {', '.join(LINKS)} with --{flag}")
         links.append(LINKS[name] if name else UNUSED)

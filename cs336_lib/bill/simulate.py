@@ -7,43 +7,15 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from cs336_lib import accounting
-from cs336_lib.accounting import Architecture
 from cs336_lib.bill import traffic
-from cs336_lib.bill.memory import RECOMPUTE, Recompute, again, peak
+from cs336_lib.bill.memory import peak
 from cs336_lib.bill.network import Cluster as Cluster
 from cs336_lib.bill.network import Efficiency as Efficiency
-from cs336_lib.bill.traffic import Layout
+from cs336_lib.bill.traffic import RECOMPUTE, Layout
+from cs336_lib.bill.traffic import Workload as Workload
+from cs336_lib.config import UserError
 
-
-@dataclass(frozen=True)
-class Workload:
-    """A step's model and passes.
-
-    Attributes:
-        architecture: Shape of the model.
-        layout: How it is spread over the devices.
-        seq: Tokens in a sequence.
-        recompute: What the backward pass computes again (`memory.again`).
-        fused_attention: Whether attention never stores its scores (Dao et al. 2022).
-        sequence: Whether tensor parallelism also splits norms and residuals.
-        overlap: Whether gradients and weights travel between replicas during the passes.
-        async_tensor: Whether the sums of tensor parallelism travel during the matmuls that they are
-            for, cut into slices (Wang et al. 2023; "async TP" in torchtitan).
-    """
-
-    architecture: Architecture
-    layout: Layout
-    seq: int
-    recompute: Recompute = "none"
-    fused_attention: bool = True
-    sequence: bool = True
-    overlap: bool = True
-    async_tensor: bool = False
-
-    @property
-    def tokens(self) -> float:
-        """Tokens of a micro-batch on one device."""
-        return self.layout.micro_batch * self.seq / self.layout.cp
+memory = peak  # the bytes of a device, by kind
 
 
 class Pass(NamedTuple):
@@ -108,26 +80,15 @@ def waiting(work: Workload, cluster: Cluster, found: Pass, pairs: int = 1) -> Pa
 
     The way to experts and back can't overlap in one pass, and the sums of tensor parallelism only
     overlap with `async_tensor`. The keys and values of other parts of the sequence travel during
-    the matmuls. If groups of experts are on different machines, a token travels to each of its
-    groups once, and then inside of the machine at the same time (DeepSeek-AI 2024, section 3.2.2).
-
-    Args:
-        work: The model and its layout.
-        cluster: The devices and links.
-        found: What the pass computes.
-        pairs: How often keys and values travel: once forward, and twice backward with their
-            gradients.
+    the matmuls that the pass computes, and `pairs` times: twice backward, with their gradients.
     """
-    a, layout = work.architecture, work.layout
+    layout, sent = work.layout, traffic.block_bytes(work)
     hides = cluster.efficiency.overlap * (found.matmuls + found.attention)
-    grouped = a.n_group and layout.tp * layout.ep > cluster.machine
-    copies = min(a.n_active, a.n_group) if grouped else a.n_active
-    sent = traffic.block_bytes(a, layout, work.seq, copies)
-    sums = sent.tensor / cluster.bandwidth(layout.tp)
-    others = pairs * sent.context / cluster.bandwidth(layout.cp, layout.tp)
+    sums = sent["tensor"] / cluster.bandwidth(layout.tp)
+    others = pairs * sent["context"] / cluster.bandwidth(layout.cp, layout.tp)
     return Pass(
         tensor=sums - work.async_tensor * cluster.efficiency.async_tensor * min(sums, hides),
-        expert=sent.expert / cluster.bandwidth(layout.ep, layout.tp, to_all=True),
+        expert=sent["expert"] / cluster.bandwidth(layout.ep, layout.tp, to_all=True),
         context=max(0.0, others - hides),
     )
 
@@ -149,7 +110,7 @@ def passes(work: Workload, cluster: Cluster) -> Passes:
     a, tp = work.architecture, work.layout.tp
     once = computing(work, cluster)
     forward = once.plus(waiting(work, cluster, once))
-    repeats = again(work.recompute, "flash" if work.fused_attention else "eager")
+    repeats = work.again
     elementwise = once.elementwise
     if not repeats.elementwise:  # only that of stored scores
         fused = computing(replace(work, fused_attention=True), cluster)
@@ -226,16 +187,9 @@ def hiding_seconds(work: Workload, cluster: Cluster) -> tuple[float, float]:
 def data_limit(work: Workload, cluster: Cluster) -> float:
     """Return the fewest tokens of a device in a micro-batch at which data parallelism hides.
 
-    DDP all-reduces 8 bytes per parameter, and computes 4 FLOPs per parameter and token backward.
-    It hides if 8 / B <= 4 tokens / F, so from 2 F / B tokens on. ZeRO-1 sends 4 bytes backward, and
-    2 bytes in a forward pass of 2 FLOPs, so F / B tokens are enough. FSDP sends 2 + 4 bytes in each
-    backward pass, so each micro-batch needs 1.5 F / B tokens.
-
-    F is the FLOP/s of a device, and B the bytes per second of its collective. The passes are those
-    of `simulate`, which also have attention and elementwise operators.
-
-    Returns:
-        Tokens, or infinity without `work.overlap`.
+    On paper, these are 2 F / B for DDP, F / B for ZeRO-1, and 1.5 F / B for FSDP, where F is the
+    FLOP/s of a device, and B the bytes per second of its collective. Here, the passes also have
+    attention and elementwise operators. Without `work.overlap`, no number of tokens is enough.
     """
     pairs = zip(data_seconds(work, cluster), hiding_seconds(work, cluster), strict=True)
     return work.tokens * max(sent / free if free else math.inf * bool(sent) for sent, free in pairs)
@@ -273,37 +227,21 @@ def interval_of(seconds: float) -> tuple[float, float]:
 
 
 def simulate(work: Workload, cluster: Cluster) -> Step:
-    """Simulate a step.
-
-    Raises:
-        UserError: If the model doesn't fit the layout.
-    """
-    a, layout = work.architecture, work.layout
-    traffic.require_fit(a, layout, work.seq)
-    found = passes(work, cluster)
-    busy = found.forward.plus(found.backward).times(a.n_layer).plus(found.output.times(3))
+    """Simulate a step."""
+    layout, found = work.layout, passes(work, cluster)
+    layers = found.forward.plus(found.backward).times(work.architecture.n_layer)
+    busy = layers.plus(found.output.times(3))
     parts = busy.times(layout.micro_batches / layout.pp)._asdict()
     parts["matmuls"] += parts.pop("attention")
     sent, free = data_seconds(work, cluster), hiding_seconds(work, cluster)
-    parameters = sum(traffic.layer_parameters(a, layout)) + a.vocab_size * a.n_embd / layout.tp
-    held = parameters / (layout.dp * layout.cp if layout.zero else 1)
+    held = sum(
+        of.parameters / (of.size if layout.zero else 1)
+        for of in traffic.replicas(work.architecture, layout)
+    )
     parts["pipeline"] = idle_seconds(work, cluster, found)
     parts["data"] = sum(max(0.0, a - b) for a, b in zip(sent, free, strict=True))
     parts["update"] = UPDATE_BYTES * held / cluster.memory_speed
-    flops = layout.batch * work.seq * accounting.train_flops_per_token(a, work.seq)
-    return Step(parts, flops / (sum(parts.values()) * layout.devices * cluster.peak))
-
-
-def memory(work: Workload) -> dict[str, float]:
-    """Return the peak bytes of a device by kind, in mixed precision and with AdamW."""
-    return peak(
-        work.architecture,
-        work.layout,
-        work.seq,
-        recompute=work.recompute,
-        attention="flash" if work.fused_attention else "eager",
-        sequence=work.sequence,
-    )
+    return Step(parts, work.flops / (sum(parts.values()) * layout.devices * cluster.peak))
 
 
 # Llama 3 405B had 419 unexpected interruptions in 54 days on 16,384 H100s (Llama team 2024,
@@ -317,12 +255,7 @@ def between_failures(devices: int) -> float:
 
 
 def best_interval(devices: int, save: float) -> float:
-    """Return the seconds between checkpoints that lose least time (Young 1974).
-
-    Args:
-        devices: Number of devices.
-        save: Seconds that writing a checkpoint stops the run.
-    """
+    """Return the seconds between checkpoints of `save` seconds that lose least (Young 1974)."""
     return (2 * save * between_failures(devices)) ** 0.5
 
 
@@ -344,12 +277,7 @@ def sweep(
 ) -> list[tuple[Workload, Step]]:
     """Return the layouts that fit into memory with their steps, the fastest first.
 
-    Args:
-        work: The model. Its layout and recomputation are replaced.
-        cluster: The devices.
-        devices: Number of devices.
-        batch: Sequences in a step.
-        fixed: Fields of `Layout` and `recompute` that every layout has.
+    They replace the layout and the recomputation of `work`, but for what is `fixed`.
     """
     a, fixed = work.architecture, fixed or {}
     tried: dict[str, Iterable[Any]] = {
@@ -365,19 +293,18 @@ def sweep(
     found = []
     for values in product(*tried.values()):
         one = dict(zip(tried, values, strict=True))
-        tp, pp, chunks, size = one["tp"], one["pp"], one["chunks"], one["micro_batch"]
-        dp, left = divmod(devices, tp * pp * one["cp"])
-        if left or batch % (dp * size) or dp != fixed.get("dp", dp):
-            continue
-        if chunks > 1 == pp or pp * chunks > a.n_layer:
+        pp, chunks, size = one["pp"], one["chunks"], one["micro_batch"]
+        dp, left = divmod(devices, one["tp"] * pp * one["cp"])
+        if left or batch % (dp * size) or chunks > 1 == pp or pp * chunks > a.n_layer:
             continue
         if one["zero"] == 3 and pp > 1 and "zero" not in fixed:  # gathers in each micro-batch
             continue
         layout = Layout(dp=dp, micro_batches=batch // dp // size, **one)
-        if traffic.misfit(a, layout, work.seq):
-            continue
         for recompute in (fixed["recompute"],) if "recompute" in fixed else RECOMPUTE:
-            candidate = replace(work, layout=layout, recompute=recompute)
+            try:
+                candidate = replace(work, layout=layout, recompute=recompute)
+            except UserError:  # the model can't be spread in this way
+                break
             if sum(memory(candidate).values()) <= 0.9 * cluster.device.memory:
                 found.append((candidate, simulate(candidate, cluster)))
                 break  # recomputing more is slower

@@ -1,12 +1,19 @@
-"""Count the bytes that each device sends in a training step, by kind of parallelism."""
+"""Describe a training step, and count the bytes that each device sends in it, by kind."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
-from cs336_lib.accounting import Architecture, parameter_counts
+from cs336_lib.accounting import (
+    Architecture,
+    parameter_counts,
+    require_choice,
+    train_flops_per_token,
+)
 from cs336_lib.config import UserError
 
 LOW, HIGH = 2, 4  # bytes of bf16 activations and weights, and of fp32 gradients
+Recompute = Literal["none", "selective", "full"]
+RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
 
 
 @dataclass(frozen=True)
@@ -36,6 +43,10 @@ class Layout:
     micro_batches: int = 1
     chunks: int = 1
 
+    def __post_init__(self) -> None:
+        if self.zero not in (0, 1, 2, 3):
+            raise UserError(f"zero is {self.zero}; 0, 1, 2 or 3 expected")
+
     @property
     def devices(self) -> int:
         """Number of devices."""
@@ -54,57 +65,137 @@ class Layout:
         )
 
 
-def misfit(a: Architecture, layout: Layout, seq: int) -> str:
-    """Return why a model can't be spread in this way, or "" if it can."""
-    stages = layout.pp * layout.chunks
-    # The first and the last chunk may have only the embedding and the output matrix.
-    most = a.n_layer + 2
-    problems = {
-        f"{a.n_head} query heads can't be split over tp {layout.tp}": a.n_head % layout.tp,
-        f"{seq} tokens in a sequence can't be split over twice cp {layout.cp}": layout.cp > 1
-        and seq % (2 * layout.cp),
-        "a model without experts has ep 1": layout.ep > 1 and not a.n_expert,
-        f"{a.n_expert} experts can't be split over ep {layout.ep}": a.n_expert % layout.ep,
-        f"{layout.dp} replicas can't be split over ep {layout.ep}": layout.dp % layout.ep,
-        f"{a.n_layer} layers have at most {most} chunks; pp x chunks is {stages}": stages > most,
-        f"{layout.micro_batches} micro-batches can't be interleaved over pp {layout.pp}": (
-            layout.chunks > 1 and layout.micro_batches % layout.pp
-        ),
-    }
-    return next((problem for problem, found in problems.items() if found), "")
+class Again(NamedTuple):
+    """What of a block the backward pass computes again, because its results aren't kept.
+
+    Attributes:
+        matrices: Share of the matmuls with weights.
+        attention: Whether the scores and the weighted values are.
+        elementwise: Whether all other operators are, too.
+    """
+
+    matrices: float
+    attention: bool
+    elementwise: bool
 
 
-def require_fit(a: Architecture, layout: Layout, seq: int) -> None:
-    """Raise `UserError` if a model can't be spread in this way."""
-    if layout.zero not in (0, 1, 2, 3):
-        raise UserError(f"zero is {layout.zero}; 0, 1, 2 or 3 expected")
-    if problem := misfit(a, layout, seq):
-        raise UserError(problem)
+@dataclass(frozen=True)
+class Workload:
+    """A training step: its model, layout and program. Time, memory and traffic are counted for it.
+
+    Raises:
+        UserError: If the model can't be spread in this way.
+
+    Attributes:
+        architecture: Shape of the model.
+        layout: How it is spread over the devices.
+        seq: Tokens in a sequence.
+        recompute: What the backward pass computes again (see `again`).
+        fused_attention: Whether attention never stores its scores (Dao et al. 2022).
+        sequence: Whether tensor parallelism also splits norms and residuals.
+        overlap: Whether gradients and weights travel between replicas during the passes.
+        async_tensor: Whether the sums of tensor parallelism travel during the matmuls that they are
+            for, cut into slices (Wang et al. 2023; "async TP" in torchtitan).
+        precision: Bytes per number in memory, a key of `accounting.PRECISIONS`.
+        optimizer: A key of `accounting.STATE_BYTES`.
+    """
+
+    architecture: Architecture
+    layout: Layout
+    seq: int
+    recompute: Recompute = "none"
+    fused_attention: bool = True
+    sequence: bool = True
+    overlap: bool = True
+    async_tensor: bool = False
+    precision: str = "mixed"
+    optimizer: str = "adamw"
+
+    def __post_init__(self) -> None:
+        require_choice("recompute", self.recompute, RECOMPUTE)
+        a, layout = self.architecture, self.layout
+        stages = layout.pp * layout.chunks
+        most = a.n_layer + 2  # the first and last chunk may have only the embedding or the output
+        problems = {
+            f"{a.n_head} query heads can't be split over tp {layout.tp}": a.n_head % layout.tp,
+            f"{self.seq} tokens in a sequence can't be split over twice cp {layout.cp}": (
+                layout.cp > 1 and self.seq % (2 * layout.cp)
+            ),
+            "a model without experts has ep 1": layout.ep > 1 and not a.n_expert,
+            f"{a.n_expert} experts can't be split over ep {layout.ep}": a.n_expert % layout.ep,
+            f"{layout.dp} replicas can't be split over ep {layout.ep}": layout.dp % layout.ep,
+            f"{a.n_layer} layers have at most {most} chunks; pp x chunks is {stages}": (
+                stages > most
+            ),
+            f"{layout.micro_batches} micro-batches can't be interleaved over pp {layout.pp}": (
+                layout.chunks > 1 and layout.micro_batches % layout.pp
+            ),
+        }
+        for problem, found in problems.items():
+            if found:
+                raise UserError(problem)
+
+    @property
+    def tokens(self) -> float:
+        """Tokens of a micro-batch on one device."""
+        return self.layout.micro_batch * self.seq / self.layout.cp
+
+    @property
+    def flops(self) -> float:
+        """FLOPs of the step over all devices, in the convention "palm" of `accounting`."""
+        return self.layout.batch * self.seq * train_flops_per_token(self.architecture, self.seq)
+
+    @property
+    def again(self) -> Again:
+        """What the backward pass computes again, for time and for memory.
+
+        "full" starts from a block's input. "selective" computes stored scores again (Korthikanti et
+        al. 2022, equation 6). Fused attention stores none, so a block keeps its input, the result
+        of attention, and the result of every second matmul, as torchtitan does.
+        """
+        if self.recompute == "full":
+            return Again(1.0, attention=True, elementwise=True)
+        if self.recompute == "none":
+            return Again(0.0, attention=False, elementwise=False)
+        if self.fused_attention:
+            return Again(0.5, attention=False, elementwise=True)
+        return Again(0.0, attention=True, elementwise=False)
 
 
-# Bytes that a device sends in a ring of n devices, for a tensor of `size` bytes in all
+class Parameters(NamedTuple):
+    """Numbers of parameters on a device."""
+
+    ends: float
+    """Of the embedding, the output matrix and the last norm."""
+    blocks: float
+    """Of the blocks without routed experts."""
+    experts: float
 
 
-def all_gather_bytes(size: float, n: int) -> float:
-    """Return what each device sends in an all-gather or a reduce-scatter."""
-    return size * (n - 1) / n
+def parameters_of(a: Architecture, layout: Layout, last: bool = False) -> Parameters:
+    """Return the parameters on a device of the first stage, or of the last.
 
-
-def all_reduce_bytes(size: float, n: int) -> float:
-    """Return what each device sends in an all-reduce, a reduce-scatter and an all-gather."""
-    return 2 * all_gather_bytes(size, n)
-
-
-def layer_parameters(a: Architecture, layout: Layout) -> tuple[float, float]:
-    """Return the parameters of all blocks on one device: those outside of experts, and experts.
-
-    Tensor parallelism splits matrices and not vectors, and a stage has 1 / pp of the layers.
+    Tensor parallelism splits matrices and not vectors, and a stage has 1 / pp of the layers. In a
+    pipeline, the last stage has a copy of a tied embedding.
     """
     counts = parameter_counts(a)
     split = sum(counts[part] for part in ("attention", "mlp", "shared experts", "router"))
-    outside = split / layout.tp + counts["norms"] - a.norm_size  # without the last norm
+    blocks = split / layout.tp + counts["norms"] - a.norm_size  # without the last norm
     experts = counts["experts"] / layout.tp / layout.ep
-    return outside / layout.pp, experts / layout.pp
+    ends = 0 if last else counts["wte"] + counts["wpe"]
+    output = a.vocab_size * a.n_embd if last else counts["output"]
+    norm = a.norm_size
+    if layout.pp > 1 and not last:
+        output = norm = 0
+    return Parameters((ends + output) / layout.tp + norm, blocks / layout.pp, experts / layout.pp)
+
+
+def gather_bytes(size: float, n: int) -> float:
+    """Return what each of `n` devices in a ring sends to all-gather or reduce-scatter a tensor.
+
+    An all-reduce is a reduce-scatter and an all-gather, so it sends twice as much.
+    """
+    return size * (n - 1) / n
 
 
 class Replicas(NamedTuple):
@@ -129,16 +220,12 @@ def replicas(a: Architecture, layout: Layout) -> tuple[Replicas, ...]:
     FSDP2 keeps the first of these from the forward to the backward pass. Experts have fewer
     replicas, which are further apart.
     """
-    counts = parameter_counts(a)
-    outside, experts = layer_parameters(a, layout)
-    root = (counts["wte"] + counts["wpe"]) / layout.tp
-    if layout.pp == 1:
-        root += counts["output"] / layout.tp + a.norm_size
+    on_device = parameters_of(a, layout)
     shared = layout.dp * layout.cp
     return (
-        Replicas(root, 0, shared, layout.tp),
-        Replicas(outside, 1, shared, layout.tp),
-        Replicas(experts, 1, layout.dp // layout.ep, layout.tp * layout.cp * layout.ep),
+        Replicas(on_device.ends, 0, shared, layout.tp),
+        Replicas(on_device.blocks, 1, shared, layout.tp),
+        Replicas(on_device.experts, 1, layout.dp // layout.ep, layout.tp * layout.cp * layout.ep),
     )
 
 
@@ -146,16 +233,12 @@ def pass_bytes(layout: Layout, of: Replicas) -> tuple[float, float]:
     """Return what a device sends for weights and gradients in a step, by forward and backward pass.
 
     DDP all-reduces fp32 gradients once. ZeRO-1 reduce-scatters them once, and all-gathers the bf16
-    weights before the next forward pass. ZeRO-2 keeps a shard of the gradients only, so it can't
-    add up those of several micro-batches, and reduce-scatters them in each (ServiceNow's Fast-LLM,
-    docs/user_guide/multi-stage.md). This is why DeepSpeed refuses it in a pipeline
-    (github.com/deepspeedai/DeepSpeed, issues 823 and 4164). An interleaved pipeline runs `pp`
-    micro-batches through a chunk in a row, and adds up the gradients of this chunk before it sends
-    them. ZeRO-3 also gathers the weights in each micro-batch, and again for the backward pass, as
-    FSDP2 does.
+    weights before the next forward pass. ZeRO-2 keeps a shard of the gradients only, so it sends
+    them in each micro-batch, or once for `pp` of an interleaved pipeline (docs/decisions.md has the
+    sources). ZeRO-3 also gathers the weights in each pass, as FSDP2 does.
     """
-    gradients = all_gather_bytes(HIGH * of.parameters, of.size)
-    weights = all_gather_bytes(LOW * of.parameters, of.size)
+    gradients = gather_bytes(HIGH * of.parameters, of.size)
+    weights = gather_bytes(LOW * of.parameters, of.size)
     passes = layout.micro_batches
     if layout.zero == 0:
         return 0.0, 2 * gradients
@@ -166,58 +249,35 @@ def pass_bytes(layout: Layout, of: Replicas) -> tuple[float, float]:
     return passes * weights, passes * (gradients + of.gathered * weights)
 
 
-class BlockBytes(NamedTuple):
-    """Bytes that a device sends in a block's forward pass of one micro-batch.
+def block_bytes(work: Workload) -> dict[str, float]:
+    """Return what a device sends in a block's forward pass of one micro-batch, by kind.
 
-    Attributes:
-        tensor: For the sums of two matrices. Sequence parallelism sends a reduce-scatter and an
-            all-gather instead, which is as much.
-        expert: For tokens on the way to their experts and back, in the mean over layers.
-        context: For keys and values around the ring.
+    "tensor" is for the sums of two matrices. Sequence parallelism sends a reduce-scatter and an
+    all-gather instead, which is as much. "expert" is for tokens on the way to their experts and
+    back, in the mean over layers, and "context" for keys and values around the ring.
     """
-
-    tensor: float
-    expert: float
-    context: float
-
-
-def block_bytes(a: Architecture, layout: Layout, seq: int, copies: int | None = None) -> BlockBytes:
-    """Return what a device sends in a block's forward pass of one micro-batch.
-
-    Args:
-        a: The model.
-        layout: How it is spread.
-        seq: Tokens in a sequence.
-        copies: How often a token travels to its experts (None: once to each).
-    """
-    tokens = layout.micro_batch * seq / layout.cp
-    residual = LOW * tokens * a.n_embd
-    chosen = (a.n_active if copies is None else copies) * residual * a.expert_layers / a.n_layer
+    a, layout = work.architecture, work.layout
+    residual = LOW * work.tokens * a.n_embd
+    chosen = a.n_active * residual * a.expert_layers / a.n_layer
     # In MLA, keys and values are expanded for each head.
     pairs = a.n_head * (a.qk_dim + a.value_dim) if a.kv_rank else 2 * a.n_kv_head * a.head_dim
-    return BlockBytes(
-        tensor=2 * all_reduce_bytes(residual, layout.tp),
-        expert=2 * all_gather_bytes(chosen / layout.tp, layout.ep),
-        context=(layout.cp - 1) * LOW * tokens * pairs / layout.tp,
-    )
+    return {
+        "tensor": 4 * gather_bytes(residual, layout.tp),
+        "expert": 2 * gather_bytes(chosen / layout.tp, layout.ep),
+        "context": (layout.cp - 1) * LOW * work.tokens * pairs / layout.tp,
+    }
 
 
-def traffic(a: Architecture, layout: Layout, seq: int) -> dict[str, float]:
-    """Return the bytes that one device sends in a step, by kind of parallelism.
-
-    Raises:
-        UserError: If the model doesn't fit the layout.
-    """
-    require_fit(a, layout, seq)
-    block, passes = block_bytes(a, layout, seq), layout.micro_batches
-    blocks = passes * a.n_layer / layout.pp
+def traffic(work: Workload) -> dict[str, float]:
+    """Return the bytes that one device sends in a step, by kind of parallelism."""
+    a, layout, block = work.architecture, work.layout, block_bytes(work)
+    blocks = layout.micro_batches * a.n_layer / layout.pp
     # Activations go forward and their gradients back, over the edges between chunks.
-    edges = layout.chunks if layout.pp > 1 else 0
-    residual = LOW * layout.micro_batch * seq / layout.cp * a.n_embd
+    edges = layout.micro_batches * (layout.chunks if layout.pp > 1 else 0)
     return {
         "data": sum(sum(pass_bytes(layout, of)) for of in replicas(a, layout)),
-        "tensor": 2 * blocks * block.tensor,
-        "pipeline": passes * edges * 2 * residual / layout.tp,
-        "context": 3 * blocks * block.context,  # on the way back, gradients travel, too
-        "expert": 2 * blocks * block.expert,
+        "tensor": 2 * blocks * block["tensor"],
+        "pipeline": edges * 2 * LOW * work.tokens * a.n_embd / layout.tp,
+        "context": 3 * blocks * block["context"],  # on the way back, gradients travel, too
+        "expert": 2 * blocks * block["expert"],
     }

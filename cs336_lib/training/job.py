@@ -25,6 +25,7 @@ from cs336_lib.formatting import duration
 from cs336_lib.io import digest, inside, printable, read_json, write_atomic
 from cs336_lib.model import GPT
 from cs336_lib.optim import make_optimizer
+from cs336_lib.sampling import encode
 from cs336_lib.system import cpu, hardware
 from cs336_lib.system.processes import Place, process_group, world_from_environment
 from cs336_lib.training import checkpoint, distributed, run_folder
@@ -80,7 +81,7 @@ class Data:
         )
         self.fingerprints = {"train": train.fingerprint(), "val": val.fingerprint()}
         if config.sample:
-            self.tokenizer.encode(config.sample)
+            encode(self.tokenizer, config.sample)
         self.examples: list[Example] = []
         if config.hellaswag:
             self.examples = load_examples(config.hellaswag, self.tokenizer)

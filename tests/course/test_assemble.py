@@ -66,7 +66,7 @@ def toy(tmp_path, monkeypatch) -> Path:
     monkeypatch.setattr(assemble.Notebook, "checks", "toy_checks")
     outline = {"Model": "embed", "Toys": "one bytes_of mine", "Loop": "train"}
     recipe = Recipe("train_gpt2.py", "07 08 09 10 11", outline)
-    monkeypatch.setitem(assemble.RECIPES, "gpt2", recipe)
+    monkeypatch.setattr(assemble, "TRAIN_GPT2", recipe)
     return tmp_path / "mine"
 
 
@@ -95,7 +95,7 @@ def test_a_part_is_the_learners_if_it_passes(toy, answer, missing, code):
 def test_a_part_that_is_right_only_alone_is_not_used(toy, monkeypatch):
     """In the file, `bytes_of` stands above `one`, which this answer calls when it is defined."""
     recipe = Recipe("train_gpt2.py", "07 08 09 10 11", {"Toys": "bytes_of one"})
-    monkeypatch.setitem(assemble.RECIPES, "gpt2", recipe)
+    monkeypatch.setattr(assemble, "TRAIN_GPT2", recipe)
     answer = "EIGHTH = one() / 8\n" + MINE.replace("/ 8", "* EIGHTH") + CHECK
     (part,) = (one for one in assemble.parts(notebooks(toy, answer), "07") if not one.given)
     assert part.missing.startswith("right alone, but in the whole file, name 'one' is not defined")

@@ -215,6 +215,9 @@ def test_of_two_mistakes_the_first_is_named_where_it_is_the_only_idea_that_expla
     both = lambda x, twice: x * x + 3 * twice  # noqa: E731
     named = "there may be more than one mistake. The first one: x isn't squared."
     assert said(exercise, both) == named
+    ideas = {"nan!": lambda x, twice: x if twice else x * torch.nan}
+    exercise = an_exercise("lambda x, twice: x", *exercise.cases(), wrong=ideas)
+    assert "nan!" not in said(exercise, lambda x, twice: x * torch.nan)  # many slips end there
     # One number may agree by chance.
     one = an_exercise("lambda x: x + 1", Case(x=2), Case(x=3), wrong={"4!": lambda x: 2 * x})
     assert said(one, lambda x: 4 if x == 2 else 9) == "the result isn't right."

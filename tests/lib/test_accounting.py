@@ -10,7 +10,7 @@ from cs336_course.shared import short_optimizers
 from cs336_course.shared.activation_memory import SavedTensors
 from cs336_lib import accounting
 from cs336_lib.bill import memory
-from cs336_lib.bill.traffic import Layout
+from cs336_lib.bill.traffic import Layout, Workload
 from cs336_lib.config import GPTConfig
 from cs336_lib.model import GPT
 from cs336_lib.system import cpu
@@ -110,7 +110,7 @@ def test_activations_are_what_autograd_keeps(monkeypatch: pytest.MonkeyPatch):
         with low, SavedTensors(model.parameters()) as saved:
             model(tokens[0].clone(), tokens[1].clone())
         a, layout = accounting.architecture_of(config), Layout(micro_batch=batch)
-        kinds = dict(memory.moments(a, layout, seq, precision=precision))["loss"]
+        kinds = dict(memory.moments(Workload(a, layout, seq, precision=precision)))["loss"]
         copies = kinds["weights"] - 4 * accounting.count_parameters(config)
         kept = kinds["activations"] + kinds["logits and loss"] + copies
         ids = 8 * (2 * batch * seq + seq) + 4  # inputs, targets, positions, number of targets

@@ -1,4 +1,4 @@
-"""The one-file trainers under torchrun and killed, and GPT-2's against the library.
+"""The one-file trainer under torchrun, killed, and against the library.
 
 Its windows come in another order than the library's, so the two are compared on the library's.
 """
@@ -37,18 +37,17 @@ RECIPE = SHAPE | {
     "micro_batch_size": 2,
     "eval_every": 3,
     "eval_tokens": 10**9,  # all of the validation data
+    "learning_rate": 1e-3,
+    "min_learning_rate": 1e-4,
+    "warmup_steps": 5,
 }
-RATES = {
-    "gpt2": {"learning_rate": 1e-3, "min_learning_rate": 1e-4, "warmup_steps": 5},
-    "today": {"learning_rate": 0.02},
-}
-GPT2 = RECIPE | RATES["gpt2"]
 EXAMPLES = [
     {"ctx": "O Romeo, Romeo, wherefore art", "endings": ["thou", "sky", "7", "x"], "label": 0},
     {"ctx": "To be, or not", "endings": ["x", "sky", "to be", "7"], "label": 2},
     {"ctx": "My kingdom for", "endings": ["sky", "a horse", "x", "7"], "label": 1},
 ]
-AGAIN = "cs336 assemble --recipe {} --notebooks notebooks --out {} --overwrite"
+FILE = "train_gpt2.py"
+AGAIN = f"cs336 assemble --notebooks notebooks --out {FILE} --overwrite"
 CLIP = "torch.nn.utils.clip_grad_norm_"  # called once in a step
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 
@@ -66,19 +65,12 @@ def folder(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module", params=assemble.RECIPES)
-def recipe(request) -> str:
-    """Name of a file's recipe."""
-    return request.param
-
-
-def command(recipe: str, folder: Path, out: Path, *launcher: str, **changes) -> list[str]:
+def command(folder: Path, out: Path, *launcher: str, **changes) -> list[str]:
     """Return the command that trains on letters into `out`."""
     paths = {"data": folder / "char", "out": out, "hellaswag": folder / "hellaswag.jsonl"}
-    settings = RECIPE | RATES[recipe] | paths | changes
+    settings = RECIPE | paths | changes
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
-    file = assemble.RECIPES[recipe].file
-    return [sys.executable, *launcher, file, "--no-bf16", "--no-compile", *flags]
+    return [sys.executable, *launcher, FILE, "--no-bf16", "--no-compile", *flags]
 
 
 def start(folder: Path, words: list[str]) -> subprocess.Popen:
@@ -88,18 +80,18 @@ def start(folder: Path, words: list[str]) -> subprocess.Popen:
     return subprocess.Popen(words, cwd=ROOT, env=environment, stdout=quiet, start_new_session=True)
 
 
-def killed(recipe: str, folder: Path, out: Path, function: str, call: int, *launcher: str) -> None:
+def killed(folder: Path, out: Path, function: str, call: int, *launcher: str) -> None:
     """Train until a call of a function kills the process."""
-    words = command(recipe, folder, out, *launcher, forked.__file__, function, str(call))
+    words = command(folder, out, *launcher, forked.__file__, function, str(call))
     assert start(folder, words).wait() != 0
 
 
-def finish(recipe: str, folder: Path, out: Path, **changes) -> list[dict]:
-    """Train to the end, and return the rows of the log without the seconds."""
-    assert start(folder, command(recipe, folder, out, **changes)).wait() == 0
+def finish(folder: Path, out: Path, **changes) -> list[dict]:
+    """Train to the end, and return the rows of the log without what the clock says."""
+    assert start(folder, command(folder, out, **changes)).wait() == 0
     rows = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == list(range(RECIPE["max_steps"]))
-    return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
+    return [{name: value for name, value in row.items() if "second" not in name} for row in rows]
 
 
 def agree(rows: list[dict], others: list[dict], tolerance: float) -> None:
@@ -131,10 +123,10 @@ def test_losses_are_those_of_the_library_on_its_windows(folder, monkeypatch):
         init_from=str(folder / "start"),
         device="cpu",
         precision="fp32",
-        **GPT2,
+        **RECIPE,
     )
     theirs = [row | {"loss": row["train_loss"]} for row in train(config).metrics]
-    mine = file.Config(data=str(folder / "gpt2"), bf16=False, compile=False, **GPT2)
+    mine = file.Config(data=str(folder / "gpt2"), bf16=False, compile=False, **RECIPE)
     model = file.GPT(mine)
     file.load_weights(model, load_file(folder / "start" / hugging_face.WEIGHTS))
     tokens, held_out = (file.Tokens(mine.data, split, mine) for split in ("train", "val"))
@@ -159,27 +151,27 @@ def test_losses_are_those_of_the_library_on_its_windows(folder, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def straight(recipe, folder) -> tuple[Path, list[dict]]:
+def straight(folder) -> tuple[Path, list[dict]]:
     """A run that isn't interrupted, and its rows."""
-    out = folder / f"straight_{recipe}"
-    return out, finish(recipe, folder, out)
+    out = folder / "straight"
+    return out, finish(folder, out)
 
 
-def test_one_process_goes_on_for_two(recipe, folder, straight, tmp_path):
-    killed(recipe, folder, tmp_path, CLIP, 5, *TORCHRUN)
-    agree(finish(recipe, folder, tmp_path, micro_batch_size=4), straight[1], 2e-5)
+def test_one_process_goes_on_for_two(folder, straight, tmp_path):
+    killed(folder, tmp_path, CLIP, 5, *TORCHRUN)
+    agree(finish(folder, tmp_path, micro_batch_size=4), straight[1], 2e-5)
 
 
-def test_killed_again_and_again_it_ends_the_same(recipe, folder, straight, tmp_path):
-    killed(recipe, folder, tmp_path, CLIP, 1)
+def test_killed_again_and_again_it_ends_the_same(folder, straight, tmp_path):
+    killed(folder, tmp_path, CLIP, 1)
     assert not (tmp_path / "checkpoint.pt").exists()
-    killed(recipe, folder, tmp_path, "os.chmod", 0)  # while it saves for the first time
+    killed(folder, tmp_path, "os.chmod", 0)  # while it saves for the first time
     assert not (tmp_path / "checkpoint.pt").exists()
-    killed(recipe, folder, tmp_path, CLIP, 5)
-    killed(recipe, folder, tmp_path, "os.replace", 1)  # when one of the new files has its name
+    killed(folder, tmp_path, CLIP, 5)
+    killed(folder, tmp_path, "os.replace", 1)  # when one of the new files has its name
     assert (tmp_path / "checkpoint.pt").exists()
     out, rows = straight
-    assert finish(recipe, folder, tmp_path) == rows
+    assert finish(folder, tmp_path) == rows
     ours, theirs = (load_file(run / "model.safetensors") for run in (tmp_path, out))
     assert all(torch.equal(ours[name], value) for name, value in theirs.items())
 
@@ -197,16 +189,14 @@ def solve(folder: Path) -> None:
         path.write_text(json.dumps(notebook))
 
 
-def test_a_learner_who_has_written_every_part_gets_the_same_file(recipe, tmp_path):
+def test_a_learner_who_has_written_every_part_gets_the_same_file(tmp_path):
     solve(tmp_path)
-    file = assemble.RECIPES[recipe].file
-    found = assemble.write(tmp_path / file, tmp_path, recipe=recipe)
+    found = assemble.write(tmp_path / FILE, tmp_path)
     others = {part.name: part.missing for part in found if not (part.given or part.is_mine)}
     assert not others
-    assert (tmp_path / file).read_text() == (ROOT / file).read_text()
+    assert (tmp_path / FILE).read_text() == (ROOT / FILE).read_text()
 
 
-def test_the_file_that_ships_is_assembled_from_the_solutions(recipe):
-    file = assemble.RECIPES[recipe].file
-    text = assemble.text(assemble.parts(ROOT / "notebooks", recipe=recipe), recipe)
-    assert (ROOT / file).read_text() == text, AGAIN.format(recipe, file)
+def test_the_file_that_ships_is_assembled_from_the_solutions():
+    text = assemble.text(assemble.parts(ROOT / "notebooks"))
+    assert (ROOT / FILE).read_text() == text, AGAIN

@@ -78,7 +78,7 @@ adam_step = Exercise(
         "in m, beta1 and 1 - beta1 are swapped.": (M, "m = (1 - beta1) * m + beta1 * grad\n"),
         "you return the corrected m; use the correction in this step only and keep m as the "
         "state.": (RETURNED, "eps), m_hat, v"),
-        "m and v are swapped; return w, m and v in this order.": (RETURNED, "eps), v, m"),
+        "the order is wrong; return w, m and v in this order.": (RETURNED, "eps), v, m"),
         "m uses beta2; it takes beta1.": (M, "m = beta2 * m + (1 - beta2) * grad\n"),
         "you return the old m; the next step needs the new one.": edits(
             (M, "old = m\n    " + M), (RETURNED, "eps), old, v")
@@ -111,11 +111,6 @@ adam_step = Exercise(
             HATS,
             "m_hat, v_hat = m, v",
         ),
-        "right at t = 1, but later the bias correction is missing; divide m by 1 - beta1**t and v "
-        "by 1 - beta2**t at every step.": (
-            HATS,
-            f"{HATS}\n    if t > 1:\n        m_hat, v_hat = m, v",
-        ),
         "bias correction of m is missing.": ("m / (1 - beta1**t)", "m"),
         "bias correction of v is missing.": ("v / (1 - beta2**t)", "v"),
         "the corrections are mixed up; m takes beta1, and v takes beta2.": [
@@ -123,9 +118,11 @@ adam_step = Exercise(
             ("beta1**t", "beta2**t"),
             ("beta2**t", "beta1**t"),
         ],
-        "the correction is 1 - beta**t; the power t is missing.": ("**t", ""),
-        "the correction is 1 - beta**t, a power; 1 - beta * t may be negative, and its root is "
-        "nan.": ("**t", " * t"),
+        "the correction is 1 - beta**t, with t as the power of beta.": [
+            ("**t", ""),
+            ("**t", " * t"),
+            (HATS, HATS.replace("**t)", ")**t")),
+        ],
         "your eps is inside the root; it belongs outside, as in sqrt(v) + eps.": (
             ROOT,
             "(v_hat + eps).sqrt()",
@@ -147,16 +144,16 @@ adam_step = Exercise(
             edits((V, "old = v\n    " + V), ("v / (1", "old / (1")),
         ],
         "the root is missing; divide by the root of v.": ("v_hat.sqrt()", "v_hat"),
-        "you count steps from 0; t is already 1 at the first step.": [
+        "the power is t itself, neither t - 1 nor t + 1; t is already 1 at the first step.": [
             ("**t", "**(t - 1)"),
             (HATS, HATS.replace("**t)", "**(t - 1) or 1)")),
             ("**t", "**(t + 1)"),
         ],
         "you multiply by 1 - beta**t; divide by it.": (HATS, HATS.replace("/", "*")),
-        "your eps is added before v is corrected; correct v, take the root, then add eps.": (
-            ROOT,
-            "((v.sqrt() + eps) / (1 - beta2**t) ** 0.5)",
-        ),
+        "v and eps come in another order; correct v, take the root, then add eps.": [
+            (ROOT, "((v.sqrt() + eps) / (1 - beta2**t) ** 0.5)"),
+            (ROOT, "(v.sqrt() / (1 - beta2**t) + eps)"),
+        ],
         "the learning rate is missing.": ("lr * ", ""),
         "you return the change of the weights; return the new weights.": [
             ("w - lr", "-lr"),

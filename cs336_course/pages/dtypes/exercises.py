@@ -1,4 +1,4 @@
-"""Exercises of page 01 on rounding."""
+"""Exercises of page 01: rounding to bf16, and where fp16's rounding pushes a letter."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -25,6 +25,10 @@ class Code(int):
         """Refuse a float."""
         raise TypeError("use integer operations only, such as >>, & and +, and no floats")
 
+    def __repr__(self) -> str:
+        """Return the code as the notebook writes it."""
+        return f"{int(self):#010x}"
+
     __rtruediv__ = __float__ = __truediv__
 
 
@@ -49,7 +53,12 @@ def observe_codes(answer: Callable[[int], Any], case: Case) -> Record:
     """Return the results of all codes, which an answer has to find without torch or the library."""
     with watched(LIBRARY, without_torch=True) as used:
         codes = case.inputs["codes"]
-        record = {f"the code of {code:#04x}": plain(answer(Code(code))) for code in codes}
+        record = {f"the code of {code:#010x}": plain(answer(Code(code))) for code in codes}
+    for code in codes:
+        found, right = record[f"the code of {code:#010x}"], rounded(code)
+        if isinstance(found, int) and found != right and "figures" not in record:
+            said = f"With {code:#010x}, you return {found:#06x}, and {right:#06x} is right."
+            record["figures"] = said
     return record | {"used": sorted(used)}
 
 
@@ -58,20 +67,25 @@ def fp32_codes() -> Iterator[Case]:
 
     bf16's step between 1 and 2 is 2^-7.
     """
-    yield Case("", codes=[FP32.encode(1 + 2**-9), FP32.encode(1 + 2**-7 - 2**-9)])
+    yield of_codes("", FP32.encode(1 + 2**-9), FP32.encode(1 + 2**-7 - 2**-9))
     down, up = FP32.encode(1 + 2**-8), FP32.encode(1 + 3 * 2**-8)
-    yield Case("numbers half-way between two bf16 numbers", codes=[down, up])
-    yield Case("numbers beside half-way", codes=[down + 1, up - 1])
-    yield Case("a number just below 2", codes=[FP32.encode(2 - 2**-20)])
+    yield of_codes("numbers half-way between two bf16 numbers", down, up)
+    yield of_codes("numbers beside half-way", down + 1, up - 1)
+    yield of_codes("a number just below 2", FP32.encode(2 - 2**-20))
     sign = 1 << 31
-    yield Case("negative numbers", codes=[sign | FP32.encode(1 + 2**-9), sign | down, sign | up])
-    tiny = [0, 1, 0x8000, 0x8001, 0x18000, sign, sign | 0x12345]
-    yield Case("subnormal numbers and zero", codes=tiny)
-    yield Case("the largest number", codes=[FP32.max_code, sign | FP32.max_code])
+    yield of_codes("negative numbers", sign | FP32.encode(1 + 2**-9), sign | down, sign | up)
+    tiny = (0, 1, 0x8000, 0x8001, 0x18000, sign, sign | 0x12345)
+    yield of_codes("subnormal numbers and zero", *tiny)
+    yield of_codes("the largest number", FP32.max_code, sign | FP32.max_code)
     drawn = torch.randint(0, 0x7F800000, (200,), generator=torch.Generator().manual_seed(0))
     ends = (0, 0x7FFF, 0x8000, 0x8001, 0xFFFF)
     codes = [code & ~0xFFFF | end for code in drawn.tolist() for end in (code & 0xFFFF, *ends)]
-    yield Case("many numbers", codes=[code | minus for code in codes for minus in (0, sign)])
+    yield of_codes("many numbers", *(code | minus for code in codes for minus in (0, sign)))
+
+
+def of_codes(what: str, *codes: int) -> Case:
+    """Return a case that shows its codes in hex."""
+    return Case(what, codes=[Code(code) for code in codes])
 
 
 def rounded(code: int) -> int:
@@ -143,65 +157,63 @@ to_bf16 = Exercise(
 )
 
 
-# stochastic_bf16
+# where_it_ends
 
 
-def observe_shares(answer: Callable[[int, int], Any], case: Case) -> Record:
-    """Return how often each code goes up, over evenly spread noises."""
-    record: Record = {}
-    with watched(LIBRARY, without_torch=True) as used:
-        for code in case.inputs["codes"]:
-            found = [plain(answer(Code(code), Code(noise))) for noise in range(0, 2**16, 64)]
-            kinds = sorted({type(each).__name__ for each in found})
-            record[f"the results of {code:#010x}"] = kinds
-            if kinds == ["int"]:
-                steps = [each - (code >> 16) for each in found]
-                record[f"the neighbors of {code:#010x}"] = [min(steps), max(steps)]
-                record[f"how often {code:#010x} goes up"] = sum(steps) / len(steps)
-    return record | {"used": sorted(used)}
+def letters() -> Iterator[Case]:
+    """Yield shares of letters, none of which is a multiple of fp16's step, and sizes of batches."""
+    yield Case("", f=0.088, n=2**19)
+    yield Case("another letter", f=0.046, n=2**19)
+    yield Case("another batch", f=0.088, n=2**18)
+    yield Case("a rare letter", f=0.003, n=2**19)
+    for power, f in ((14, 0.4567), (16, 0.0501), (20, 0.152), (20, 0.03), (21, 0.3)):
+        yield Case("other letters and batches", f=f, n=2**power)
 
 
-def noisy_codes() -> Iterator[Case]:
-    """Yield fp32 codes at several distances from their neighbors in bf16."""
-    quarter = FP32.encode(1 + 2**-9)
-    yield Case("", codes=[quarter])
-    yield Case("a number three quarters of the way up", codes=[quarter + 0x8000])
-    yield Case("a number that bf16 can store", codes=[FP32.encode(1.5)])
-    yield Case("a number with an odd last bit", codes=[FP32.encode(1 + 2**-7 + 2**-8)])
-    yield Case("a number just below 2", codes=[FP32.encode(2.0) - 64])
-    yield Case("negative numbers", codes=[1 << 31 | quarter, 1 << 31 | FP32.encode(3.0)])
-    yield Case("small numbers", codes=[0, 0x4000, 1 << 31])
+def step(n: int) -> float:
+    """Return fp16's step for a mistake."""
+    return n * 2.0**-24
 
 
-stochastic_bf16 = Exercise(
+def tie(f: float, n: int) -> float:
+    """Return the tie between the two multiples of the step around a share."""
+    return (f // step(n) + 0.5) * step(n)
+
+
+where_it_ends = Exercise(
     NOTEBOOK,
-    "stochastic_bf16",
-    noisy_codes,
-    observe=observe_shares,
-    smaller="A code ends in 0x4000. For how many of the 65,536 noises should it go up?",
-    given={"bits": number_formats},
+    "where_it_ends",
+    letters,
+    is_part=True,
+    smaller="A probability p is 0.04 and the step is 1/32. To which multiple is p rounded? And at "
+    "which p does the rounding change to the next one?",
     wrong={
-        "you truncate, so 1 + 2^-9 never goes up.": lambda code, r: code >> 16,
-        "you round to the nearest, so 1 + 2^-9 always goes down; r has to decide.": (
-            lambda code, r: rounded(code)
-        ),
-        "you toss a fair coin. 1 + 2^-9 is a quarter of the way up, so it should go up once in "
-        "four times.": lambda code, r: (code >> 16) + (r >= 0x8000),
-        "you add noise and then round to the nearest, which adds another half step; truncate "
-        "after adding the noise.": [
-            lambda code, r: code + r + 0x7FFF + (code >> 16 & 1) >> 16,
-            lambda code, r: code + r + 0x8000 >> 16,
+        "that is the letter's share, where a run without rounding ends. Where does the rounded "
+        "gradient change its sign?": lambda f, n: f,
+        "that is a multiple of the step. There the rounded probability isn't the share, so the "
+        "letter is still pushed; it ends where the rounding jumps.": [
+            lambda f, n: round(f / step(n)) * step(n),
+            lambda f, n: f // step(n) * step(n),
+            lambda f, n: (f // step(n) + 1) * step(n),
         ],
-        "your noise is centered on 0, but truncating takes away half a step on average; noise "
-        "from 0 to 0xFFFF makes up for that.": lambda code, r: code + r - 0x8000 >> 16,
-        "the nearer neighbor should be the likelier one; you have it the other way round.": [
-            lambda code, r: (code >> 16) + (r >= code & 0xFFFF),
-            lambda code, r: (code >> 16) + (r > code & 0xFFFF),
-        ],
-        "a number that bf16 can store must never move, and r can be 0.": (
-            lambda code, r: (code >> 16) + (r <= code & 0xFFFF)
+        "your step is that of 2^19 positions; how large is it for another n?": (
+            lambda f, n: tie(f, 2**19)
         ),
-        "your code has more than 16 bits; shift it down.": lambda code, r: code + r & ~0xFFFF,
-        "negative numbers lose their sign bit.": lambda code, r: code + r >> 16 & 0x7FFF,
+        "fp16's gradients are multiples of 2^-24; 2^-25 is the threshold, half a step.": (
+            lambda f, n: tie(f, n / 2)
+        ),
+        "your step is twice as large as fp16's.": lambda f, n: tie(f, 2 * n),
+        "that is the gradient at the tie; multiply it by n, and it is a probability.": (
+            lambda f, n: tie(f, n) / n
+        ),
+        "that is the wrong tie; which two multiples of the step is the share between?": [
+            lambda f, n: tie(f, n) + step(n),
+            lambda f, n: abs(tie(f, n) - step(n)),
+            lambda f, n: (round(f / step(n)) + 0.5) * step(n),
+        ],
+        "a rare letter is pushed up, too, until its probability isn't rounded to 0 any more.": [
+            lambda f, n: tie(f, n) if f > step(n) else 0.0,
+            lambda f, n: tie(f, n) if f > step(n) else f,
+        ],
     },
 )

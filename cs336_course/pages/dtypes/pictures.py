@@ -1,6 +1,6 @@
 """Pictures of page 01: fields of bits, number lines and learned staircases."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from jaxtyping import Float
@@ -29,25 +29,25 @@ from cs336_course.shared.number_formats import FloatFormat, IntFormat
 def stairs(
     learned: Mapping[str, Float[Tensor, " letters"]],
     share: Float[Tensor, " letters"],
-    step: float = 0.0,
+    where_it_ends: Callable[[float, int], float] | None = None,
 ) -> Figure:
     """Draw each letter's learned probability over its share of the text.
 
     Args:
         learned: Probabilities of the letters by the name of the run.
         share: How much of the text each letter is.
-        step: Multiple to which the mistakes are rounded. Its ties are drawn as a staircase.
+        where_it_ends: Returns where a letter of a share ends in batches of a size. It's drawn as a
+            staircase.
     """
     drawing, axes = figure(10, 5)
     for (name, p), colour, marker in zip(learned.items(), LINES, "s^", strict=False):
         axes.plot(share, p, marker, color=colour, ms=9, label=name)
     places = np.linspace(0, 0.17, 1000)
     axes.plot(places, places, color=BLACK, lw=1.5, ls=":", label="probability = share")
-    if step:
-        stair = step * (np.floor(places / step) + 0.5)
-        axes.plot(places, stair, color=GREEN, lw=1.5, label="drawn with pencil and paper")
-        odd = range(1, int(0.34 / step), 2)
-        axes.set_yticks([k * step / 2 for k in odd], [f"{k}/{2 / step:.0f}" for k in odd])
+    if where_it_ends:
+        stair = [where_it_ends(f, low_precision.POSITIONS) for f in places.tolist()]
+        axes.plot(places, stair, color=GREEN, lw=1.5, label="where a letter ends")
+        axes.set_yticks([k / 64 for k in range(1, 11, 2)], [f"{k}/64" for k in range(1, 11, 2)])
     axes.set(xlim=(0, 0.17), ylim=(0, 0.17))
     axes.legend(loc="upper left")
     title = "What two models believe about 62 letters"

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from einops import einsum
 from jaxtyping import Float
 from torch import Tensor
@@ -52,14 +53,27 @@ query_gradient = Exercise(
         "you sum over the queries, which gives a gradient to the keys; sum over the keys.": (
             lambda g, k: einsum(g, k, "b h q k, b q h d -> b k h d")
         ),
-        "the heads have two names, so the keys of all heads are summed; use one name for both.": (
-            lambda g, k: einsum(g, k, "b h q k, b k f d -> b q h d")
+        "the heads have two names, so each meets all others, and they are summed; use one name for "
+        "both.": [
+            lambda g, k: einsum(g, k, "b h q k, b k f d -> b q h d"),
+            lambda g, k: einsum(g, k, "b h q k, b k f d -> b q f d"),
+        ],
+        "the numbers are right, but no gradient flows back to g and k. If autograd computed them, "
+        "do it with one einsum.": (
+            lambda g, k: einsum(g.data, k.data, "b h q k, b k h d -> b q h d")
         ),
         "the keys have two names, so both inputs are summed separately; use one name for both.": (
             lambda g, k: einsum(g, k, "b h q k, b j h d -> b q h d")
         ),
         "the batch has two names, so the keys of all examples are summed; use one name for both.": (
             lambda g, k: einsum(g, k, "b h q k, a k h d -> b q h d")
+        ),
+    },
+    errors={
+        "two sizes of one name differ. The task names the dimensions of k in the order batch key "
+        "head dim.": (
+            "does not broadcast with previously seen size",
+            lambda g, k: einsum(g, k, "b h q k, b h k d -> b q h d"),
         ),
     },
 )
@@ -87,12 +101,6 @@ def distance(scores: Tensor) -> Tensor:
     """Return how many tokens a key lies before a query."""
     place = torch.arange(scores.size(-1))
     return place[:, None] - place
-
-
-def with_a_one(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Add 1 to the softmax's denominator."""
-    powers = hide(scores_of(q, k)).exp()
-    return powers / (1 + powers.sum(-1, keepdim=True)) @ v
 
 
 def by_position(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -135,7 +143,7 @@ MUTANTS: dict[str, tuple[Attend, str]] = {
         "A later token comes in through its query. Is the query among the things that you change?",
     ),
     "weights that add up to less than 1": (
-        with_a_one,
+        lambda q, k, v: F.pad(hide(scores_of(q, k)), (0, 1)).softmax(-1)[..., :-1] @ v,
         "It sees the right tokens, so no change of a token shows it. For which values do you know "
         "the mean, whatever the weights are?",
     ),
@@ -149,7 +157,8 @@ MUTANTS: dict[str, tuple[Attend, str]] = {
     ),
     "keys that are summed over the texts": (
         keys_of_all_texts,
-        "With a batch of one you can't see it. A change in one text must not move another.",
+        "A change in one text must not move another. Are there two, and do you change one token "
+        "alone? Softmax forgets what is added to all keys.",
     ),
     "values of the first head for all": (
         lambda q, k, v: usual(q, k, v[:, :1]),
@@ -163,7 +172,10 @@ def kills(answer: Any, case: Case) -> Record:
     accepted = {}
     versions = SOUND | {name: attend for name, (attend, _) in MUTANTS.items()}
     for name, attend in versions.items():
-        verdict = answer(attend)
+        try:
+            verdict = answer(attend)
+        except AssertionError:
+            return {"said": "return False where your `assert` fails, so that the check can go on."}
         if isinstance(verdict, Tensor | np.bool_):
             verdict = bool(verdict)
         if not isinstance(verdict, bool):
@@ -175,7 +187,8 @@ def kills(answer: Any, case: Case) -> Record:
     if refused:
         record["said"] = (
             f"your test refuses a version that keeps the contract: {refused[0]}. Ask only what "
-            "the contract says, and leave room for rounding."
+            "the contract says, leave room for rounding, and clone() what you change. Even with a "
+            "weight of 0, a nan or inf spreads."
         )
     elif alive:
         score = f"{len(MUTANTS) - len(alive)} of {len(MUTANTS)} mutants"

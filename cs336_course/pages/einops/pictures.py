@@ -30,16 +30,8 @@ def cover() -> None:
         for place, name in enumerate(order.split()):
             fill = face_of(1) if place > 1 else "white"
             axes.add_patch(Rectangle((1.5 * place, bottom), 1.4, 0.84, facecolor=fill))
-            weight, colour = ("bold", ink(RED)) if place == 2 else ("normal", "black")
-            axes.text(
-                1.5 * place + 0.7,
-                bottom + 0.42,
-                name,
-                fontsize=22,
-                color=colour,
-                fontweight=weight,
-                **spot,
-            )
+            look = {"color": ink(RED), "fontweight": "bold"} if place == 2 else {"color": "black"}
+            axes.text(1.5 * place + 0.7, bottom + 0.42, name, fontsize=22, **look, **spot)
     for place, index in ((2, "-2"), (3, "-1")):
         axes.text(1.5 * place + 0.7, 2.12, index, fontsize=20, family="monospace", **spot)
     axes.set(xlim=(-1.9, 6.9), ylim=(-0.05, 3.05))
@@ -97,38 +89,23 @@ def two_walks(text: str, n_head: int) -> Figure:
     return drawing
 
 
-def before_and_after(values: Tensor, *patterns: str, **sizes: int) -> Figure:
-    """Draw a tensor before and after each pattern, in colours of the result's first dimension."""
-    panels = []
-    for pattern in patterns:
-        order = rearrange(torch.arange(values.numel()).view(values.shape), pattern, **sizes)
-        after = torch.arange(len(order)).repeat_interleave(order[0].numel())
-        before = torch.empty_like(after)
-        before[order.flatten()] = after
-        sides = [side.strip() for side in pattern.split("->")]
-        axes = [re.sub(r"(?<=\w) (?=[^()]*\))", "·", side) for side in sides]
-        panels += [
-            Panel(sides[0], values, axes[0], before.view(values.shape)),
-            Panel(
-                f"-> {sides[1]}",
-                rearrange(values, pattern, **sizes),
-                axes[1],
-                after.view(order.shape),
-            ),
-        ]
-    return grids(*panels)
+def before_and_after(values: Tensor, pattern: str, **sizes: int) -> Figure:
+    """Draw a tensor before and after a pattern, in colours of the result's first dimension."""
+    order = rearrange(torch.arange(values.numel()).view(values.shape), pattern, **sizes)
+    after = torch.arange(len(order)).repeat_interleave(order[0].numel())
+    before = torch.empty_like(after)
+    before[order.flatten()] = after
+    left, right = (side.strip() for side in pattern.split("->"))
+    axes = [re.sub(r"(?<=\w) (?=[^()]*\))", "·", side) for side in (left, right)]
+    result = rearrange(values, pattern, **sizes)
+    return grids(
+        Panel(left, values, axes[0], before.view(values.shape)),
+        Panel(f"-> {right}", result, axes[1], after.view(order.shape)),
+    )
 
 
 def letters(word: str, size: int = 48) -> Tensor:
-    """Render each letter of a word as an image, in its own colour on a light background.
-
-    Args:
-        word: The letters.
-        size: Height and width of an image in pixels.
-
-    Returns:
-        Images with values from 0 to 1, shape (letter, height, width, channel), 3 channels.
-    """
+    """Render the letters of a word in colours, as (letter, height, width, channel), 0 to 1."""
     images = []
     for i, letter in enumerate(word):
         drawing = Figure(figsize=(1, 1), dpi=size, facecolor=face_of(i))
@@ -143,10 +120,7 @@ def letters(word: str, size: int = 48) -> Tensor:
 
 
 def pictures(images: Mapping[str, Tensor]) -> Figure:
-    """Draw images [height, width, channel] in a row, with the pattern above and the shape below.
-
-    All images are drawn with the same pixel size.
-    """
+    """Draw images [height, width, channel] of one pixel size, with their patterns and shapes."""
     sizes = [image.shape[:2] for image in images.values()]
     pixel = min(2.6 / max(h for h, _ in sizes), WIDEST / sum(w for _, w in sizes))  # in inches
     # A letter of a title takes 0.14 inches.
@@ -166,13 +140,12 @@ def pictures(images: Mapping[str, Tensor]) -> Figure:
     return drawing
 
 
-def attention_maps(maps: Mapping[str, Tensor], text: str, columns: int = 3) -> Figure:
+def attention_maps(maps: Mapping[str, Tensor], text: str) -> Figure:
     """Draw attention weights [query, key] of a text as maps with its letters along both sides.
 
     Exact zeros are white. The colours follow the root of the weight, so small ones differ, too.
     """
-    rows = -(-len(maps) // columns)
-    width = 13 if rows == 1 else 10.5  # so that two rows fit on a slide
+    rows, columns, width = 2, 3, 10.5  # so that two rows fit on a slide
     height = 0.6 + width / columns * rows
     drawing, grid = figure(width, height, nrows=rows, ncols=columns, squeeze=False)
     colours = plt.get_cmap("cividis").with_extremes(under="white")
@@ -199,9 +172,7 @@ def loss_curves(runs: Mapping[str, Sequence[Sequence[float]]], every: int, table
             ax.plot(steps, values, style, color=colour, linewidth=1.8, label=name)
     ax.axhline(table, color=GREY, linestyle=":")
     ax.text(0, table - 0.03, f"table of letter pairs, {table:.2f}", va="top", color=ink(GREY))
-    ax.set_ylim(
-        min(table, *(min(values) for losses in runs.values() for values in losses)) - 0.2, 3.6
-    )
+    ax.set_ylim(2.2, 3.6)
     label(ax, "The small model, right and wrong", "training step", "held-out loss [nats]")
     ax.legend()
     return drawing

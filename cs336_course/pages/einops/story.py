@@ -92,19 +92,26 @@ def loss_with(model: GPT, windows: Int[Tensor, "windows all"], attend: Attend) -
         return model(windows[:, :-1], windows[:, 1:]).item()
 
 
-def by_name(qkv: Float[Tensor, "batch seq width3"], n_head: int = HEADS) -> Tensor:
-    """Attend causally, with every dimension in its place."""
-    parts = "batch seq (three head dim) -> three batch head seq dim"
-    q, k, v = rearrange(qkv, parts, three=3, head=n_head)
-    mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-    return rearrange(mixed, "batch head seq dim -> batch seq (head dim)")
+def with_heads(attend: Callable[[Tensor, Tensor, Tensor], Tensor], n_head: int = 6) -> Attend:
+    """Return what splits the output of c_attn into heads, lets them attend, and merges them."""
+
+    def split_and_merge(qkv: Float[Tensor, "batch seq width3"]) -> Tensor:
+        parts = "batch seq (three head dim) -> three batch head seq dim"
+        mixed = attend(*rearrange(qkv, parts, three=3, head=n_head))
+        return rearrange(mixed, "batch head seq dim -> batch seq (head dim)")
+
+    return split_and_merge
+
+
+def causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Attend causally by PyTorch's function."""
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
 def by_position(qkv: Float[Tensor, "batch seq width3"], n_head: int = HEADS) -> Tensor:
     """Attend with `q @ k.transpose(-2, -1)` in the layout batch seq head dim."""
-    q, k, v = rearrange(
-        qkv, "batch seq (three head dim) -> three batch seq head dim", three=3, head=n_head
-    )
+    parts = "batch seq (three head dim) -> three batch seq head dim"
+    q, k, v = rearrange(qkv, parts, three=3, head=n_head)
     scores = q @ k.transpose(-2, -1) / q.size(-1) ** 0.5
     future = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
     return (scores.masked_fill(future, -torch.inf).softmax(-1) @ v).flatten(-2)

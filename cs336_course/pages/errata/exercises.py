@@ -60,6 +60,12 @@ def sweeps() -> Iterator[Case]:
         others={"batch": 4, "lr": 1.0, "seed": 2},
     )
     yield Case(
+        "a setting that hides another",
+        train=product,
+        settings={"batch": 8, "lr": 0.5, "seed": 1},
+        others={"batch": 0, "lr": 1.0, "seed": 2},
+    )
+    yield Case(
         "settings that are no numbers",
         train=by_name,
         settings={"optimizer": "adamw", "schedule": "cosine"},
@@ -129,6 +135,7 @@ ignored = Exercise(
             "        usual = now\n"
             "    return found",
         ),
+        "the names are wanted in the order of `settings`.": ("in settings if", "in others if"),
         "a small effect is an effect. With the same seed, compare exactly.": (
             ONE,
             "abs(result(**{name: others[name]}) - usual) < 1e-3",

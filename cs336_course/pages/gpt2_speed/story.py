@@ -108,7 +108,7 @@ def needed_bytes(shape: Shape) -> float:
 
     Temporary buffers of the backward pass come on top.
     """
-    kinds = memory.of_gpt(shape.config, shape.batch, attention="eager")
+    kinds = memory.of_gpt(shape.config, shape.batch, fused_attention=False)
     return sum(kinds.values()) - kinds["temporary"]
 
 

@@ -76,16 +76,11 @@ def norm(x: Tensor) -> Tensor:
     return F.rms_norm(x, (x.size(-1),))
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Compute causal attention for tensors of shape (batch, head, seq, head_dim)."""
-    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
-
-
 @cache
 def gpt_of_today() -> type[nn.Module]:
     """Return the notebook's GPT, which keeps PyTorch's initial weights."""
     names = {"F": F, "nn": nn, "torch": torch, "Tensor": Tensor, "rearrange": rearrange}
-    names |= {"rotate": rotate, "attention": attention, "init_weights": lambda model: None}
+    names |= {"rotate": rotate, "init_weights": lambda model: None}
     given = ("norm", "attention_of_today", "block_of_today", "gpt_of_today")
     return given_parts.run(NOTEBOOK, *given, names=names)["GPT"]
 

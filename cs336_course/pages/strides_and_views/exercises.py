@@ -84,7 +84,7 @@ rows_that_leak = Exercise(
     is_part=True,
     given={"nn": torch.nn},
     smaller="Row 0 may see token 0 only. Which tokens do you have to change to test row 0?",
-    says={"result": "these aren't the rows that depend on a later token."},
+    says={"result": "these aren't the rows that depend on a later token, in a list."},
     wrong={
         "you change only the last token, so you miss a row that sees a later token before it. "
         "Change one token after the other.": ("range(1, tokens.size(1))", "[tokens.size(1) - 1]"),
@@ -99,8 +99,11 @@ rows_that_leak = Exercise(
         "you list the tokens that are seen too early, not the rows that see them.": (
             ("{row for", "{later for")
         ),
-        "you set the token to 0, which changes nothing if it was 0 before. Replace it with another "
-        "token of the vocabulary.": ("(changed[:, later] + 1) % vocab_size", "0"),
+        "you set every token to the same one, which changes nothing if it was that one before. "
+        "Replace each by another token of the vocabulary.": [
+            ("(changed[:, later] + 1) % vocab_size", "0"),
+            ("(changed[:, later] + 1) % vocab_size", "vocab_size - 1"),
+        ],
         "you compare the first text only; a leak may show in another one.": (
             (".amax(dim=(0, 2))", "[0].amax(dim=-1)")
         ),
@@ -112,7 +115,10 @@ rows_that_leak = Exercise(
         "you count rounding as a leak. Differences up to 1e-6 are none.": ("> 1e-6", "> 0"),
         "you return whether the model leaks; return the rows.": ("sorted(leaks)", "bool(leaks)"),
         "your function returns None; is the `return` missing?": ("return sorted(leaks)", ""),
-        "return each row once, in order.": ("sorted(leaks)", "sorted(leaks) + sorted(leaks)"),
+        "return a list with each row once, in order.": [
+            ("sorted(leaks)", "sorted(leaks) + sorted(leaks)"),
+            ("sorted(leaks)", "leaks"),
+        ],
     },
     errors={
         "your token isn't in the vocabulary, which ends at vocab_size - 1.": (
@@ -164,8 +170,8 @@ predicted_strides = Exercise(
         "form": "keep the dictionary, and replace each `...` in it.",
         "answer": "it has no answer yet; every answer above it is right.",
         "pair": "give a pair (strides, offset) such as ((4, 1), 0); a single stride is (4,).",
-        "strides": "these are not its strides. An index such as x[1] removes a dimension, a slice "
-        "keeps it.",
+        "strides": "these are not its strides. How many slots lie between neighbours along each "
+        "dimension that is left?",
         "offset": "the strides are right; the offset is the slot of its first element.",
     },
     wrong={
@@ -174,6 +180,9 @@ predicted_strides = Exercise(
             ("(4, 1), 12", "(16, 4), 12"),
             ("(4, 1), 12", "(4, 1), 48"),
         ],
+        "x[1]: (3, 4) is its shape; a stride is the number of slots of one step.": (
+            ("(4, 1), 12", "(3, 4), 12")
+        ),
         "x[1]: the index 1 skips a whole block, so multiply it by the stride of dimension 0.": [
             ("(4, 1), 12", "(4, 1), 1"),
             ("(4, 1), 12", "(4, 1), 4"),
@@ -283,5 +292,12 @@ split_heads = Exercise(
             ("unbind(0)", "unbind(0)[::-1]"),
             ("unbind(0)", "roll(1, 0).unbind(0)"),
         ],
+    },
+    errors={
+        "this view would have to join dimensions that don't fit, and reshape would copy. Split the "
+        "channels only, and then swap dimensions.": (
+            "view size is not compatible",
+            thirds(lambda part, n_head: part.view(len(part), n_head, part.size(1), -1)),
+        ),
     },
 )

@@ -39,13 +39,9 @@ def cover() -> None:
 
 
 def merges(y: Tensor, lines: Mapping[str, Callable[[Tensor], Tensor]]) -> Figure:
-    """Draw the rows that each line makes of the heads' results. A colour is a token.
+    """Draw the rows that each line makes of one text's heads (1, head, seq, head_dim), by token.
 
-    Numbers of a token that comes after its row have a black frame.
-
-    Args:
-        y: One text's results, shape (1, head, seq, head_dim).
-        lines: What joins the heads into rows (1, seq, n_embd), by name.
+    A token that comes after its row has a black frame.
     """
     seq = y.size(2)
     token = torch.arange(seq)[:, None].expand_as(y).contiguous()
@@ -54,20 +50,16 @@ def merges(y: Tensor, lines: Mapping[str, Callable[[Tensor], Tensor]]) -> Figure
         panels.append(Panel(name, line(y)[0], "seq n_embd", line(token)[0]))
     drawing = grids(*panels)
     for axes, panel in zip(drawing.axes[1:], panels[1:], strict=True):
-        for row, column in (panel.groups > torch.arange(seq)[:, None]).nonzero().tolist():
-            frame = {"facecolor": "none", "edgecolor": "black", "lw": 3.5, "zorder": 3}
-            axes.add_patch(Rectangle((column + 0.06, row + 0.06), 0.88, 0.88, **frame))
+        for row, held in enumerate(panel.groups.tolist()):
+            for late in {token for token in held if token > row}:
+                corner, width = (held.index(late) + 0.06, row + 0.06), held.count(late) - 0.12
+                frame = {"facecolor": "none", "edgecolor": "black", "lw": 3.5, "zorder": 3}
+                axes.add_patch(Rectangle(corner, width, 0.88, **frame))
     return drawing
 
 
 def by_position(losses: Sequence[float], tokens: Tensor, level: Sequence[float]) -> Figure:
-    """Draw whose numbers each row of a window holds, and below the loss of this row.
-
-    Args:
-        losses: Loss at each row of a window.
-        tokens: The tokens whose numbers a row holds, shape (row, piece).
-        level: Loss of a table of character pairs at each row, drawn as a line.
-    """
+    """Draw whose tokens (row, piece) each row holds, and its loss, with a table's as a line."""
     drawing, (upper, lower) = figure(12, 7, nrows=2, sharex=True, height_ratios=[5, 4])
     rows = torch.arange(len(tokens))
     ahead = tokens > rows[:, None]

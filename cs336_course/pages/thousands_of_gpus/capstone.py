@@ -3,10 +3,9 @@
 from dataclasses import replace
 from itertools import accumulate, pairwise
 
-from cs336_lib.bill.memory import Recompute
 from cs336_lib.bill.models import model
 from cs336_lib.bill.simulate import Cluster, Workload, simulate
-from cs336_lib.bill.traffic import Layout
+from cs336_lib.bill.traffic import Layout, Recompute
 from cs336_lib.system.datasheets import DATASHEET, LINKS
 
 MODEL, TOKENS = "llama3-70b", 1e12

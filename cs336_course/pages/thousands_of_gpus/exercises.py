@@ -7,8 +7,7 @@ from cs336_course.engine import Case, Exercise, edits
 from cs336_course.engine.records import Record
 from cs336_course.pages.thousands_of_gpus import capstone
 from cs336_lib.bill import simulate
-from cs336_lib.bill.memory import Recompute
-from cs336_lib.bill.traffic import Layout
+from cs336_lib.bill.traffic import Layout, Recompute
 
 NOTEBOOK = "side_trips/thousands_of_gpus"
 

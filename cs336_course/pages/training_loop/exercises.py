@@ -207,9 +207,10 @@ finish_step = Exercise(
         "you replace infinities by numbers and take the step. What stands there is not a "
         "gradient; skip the step.": (
             UNSCALE,
-            "        if p.grad is not None:\n            p.grad /= scale\n"
-            "            p.grad.nan_to_num_(0.0, 0.0, 0.0)\n",
+            f"{UNSCALE}            p.grad.nan_to_num_(0.0, 0.0, 0.0)\n",
         ),
+        "you replace a nan by 0 and take the step. What stands there is not a gradient; skip the "
+        "step.": (UNSCALE, f"{UNSCALE}            p.grad.nan_to_num_(0.0)\n"),
         "you step with gradients of zero instead of skipping. Momentum and weight decay still move "
         "the weights.": edits(
             (

@@ -1,6 +1,7 @@
 """Figures of the page on the training loop: how a run dies, its gradients, and its repair."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -117,11 +118,9 @@ def repaired(
     return drawing
 
 
-def adding_up(sums: Mapping[str, Sequence[float]], limit: float, title: str) -> Figure:
-    """Plot sums of scaled terms, position by position, and the largest number of fp16."""
-    x, y = "positions of the window added", "sum, scaled"
-    levels = {f"fp16 ends at {limit:,.0f}": limit}
+def below_ceiling(title: str, x: str, lines: Mapping[str, Any], **settings: Any) -> Figure:
+    """Plot scaled gradients, and the largest number of fp16. The settings are those of `curves`."""
     ticks = range(0, 250_000, 50_000)
-    shown = {"yticks": ticks, "yticklabels": [f"{tick:,}" for tick in ticks]}
-    size = (10, 4.2)
-    return curves(title, x, y, sums, first=1, levels=levels, dots=True, size=size, **shown)
+    shown = {"yticks": ticks, "yticklabels": [f"{tick:,}" for tick in ticks], **settings}
+    levels = {"fp16 ends at 65,504": 65_504}
+    return curves(title, x, "gradient, scaled", lines, levels=levels, size=(10, 4.2), **shown)

@@ -66,6 +66,8 @@ class Log:
 
     losses: np.ndarray
     grad_norms: np.ndarray
+    largest: np.ndarray
+    """Largest number of each step's gradient, which is still multiplied by the scale."""
     scales: np.ndarray
     checkpoint: dict[str, Any]
 
@@ -183,7 +185,7 @@ def train(
         model, optimizer = restored(pages.vocab, checkpoint, config)
         first, saved = checkpoint["step"], dict(checkpoint)
     scale = config.scale if config.autocast else 1.0
-    losses, norms, scales = [], [], []
+    losses, norms, largest, scales = [], [], [], []
     for step in range(first, steps):
         if step == SAVED_STEP and checkpoint is None:
             saved = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
@@ -191,9 +193,11 @@ def train(
         losses.append(backward(model, pages, step, config, scale))
         gradients = [p.grad for p in model.parameters()]
         norms.append(torch.stack(torch._foreach_norm(gradients)).norm() / scale)
+        largest.append(torch.stack(torch._foreach_norm(gradients, math.inf)).max())
         scales.append(scale)
         scale = finish(optimizer, scale, config.clip)
-    return Log(torch.stack(losses).numpy(), torch.stack(norms).numpy(), np.array(scales), saved)
+    logged = (torch.stack(each).numpy() for each in (losses, norms, largest))
+    return Log(*logged, np.array(scales), saved)
 
 
 # What can be asked about the run

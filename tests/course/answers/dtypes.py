@@ -1,5 +1,7 @@
 """Answers to the exercises of page 01."""
 
+import math
+
 import numpy as np
 
 
@@ -24,10 +26,9 @@ def bf16_in_numpy(code):
 
 RIGHT = {
     "to_bf16": [bf16_by_cases, bf16_by_distance, bf16_in_numpy],
-    "stochastic_bf16": [
-        lambda code, r: (code >> 16) + (r < (code & 0xFFFF)),
-        lambda code, r: (code >> 16) + int((code & 0xFFFF) + r > 0xFFFF),
-        lambda code, r: np.uint64(code + r) >> np.uint64(16),
+    "where_it_ends": [
+        lambda f, n: (2 * math.floor(f * 2**24 / n) + 1) * n / 2**25,
+        lambda f, n: np.float32((math.ceil(f / (n * 2**-24)) - 0.5) * n * 2**-24),
     ],
 }
 REFUSED = {
@@ -41,9 +42,5 @@ REFUSED = {
         "    number = torch.tensor([code]).to(torch.uint32).view(torch.float32)\n"
         "    return number.bfloat16().view(torch.uint16).item()\n",
     ],
-    "stochastic_bf16": [
-        lambda code, r: (code + 2 * r) >> 16,
-        lambda code, r: (code + r // 2) >> 16,
-        lambda code, r: (code + r) / 65536,
-    ],
+    "where_it_ends": [lambda f, n: 5 / 64, lambda f, n: str(5 / 64), lambda f, n: 1 / 64],
 }

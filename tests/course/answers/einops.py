@@ -22,8 +22,7 @@ def own_place_only(attend):
         for x in others:
             x[text, head, token] = torch.randn(8)
         moved = ((attend(*others) - before).abs() > 1e-6).any(-1)
-        late = moved[text, head, token:].all() and moved.sum() == 6 - token
-        if not late:
+        if not moved[text, head, token:].all() or moved.sum() > 6 - token:
             return False
     return (attend(q, k, torch.full_like(v, 3)) - 3).abs().max() < 1e-4
 
@@ -60,6 +59,7 @@ REFUSED = {
         ("for x in changed:", "for x in changed[2:]:"),
         edits(("normal(2, 3", "normal(1, 3"), ("range(2)", "range(1)"), ("zeros(2", "zeros(1")),
         ("range(7)", "[3]"),
+        ("return False  # the mean of ones is 1", "raise AssertionError"),
         ("torch.equal(moved, expected)", "(moved <= expected).all()"),
         ("torch.equal(moved, expected)", "(moved >= expected).all()"),
         ("(q, k, ones), ones", "(q, k, ones), ones, atol=9"),

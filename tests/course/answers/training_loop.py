@@ -1,6 +1,14 @@
 """Other answers to the exercises on the training loop."""
 
+from cs336_course.engine import edits
+
 CLIP = "    norm = nn.utils.clip_grad_norm_(parameters, limit)\n"
+
+UNSCALE = """    for p in parameters:
+        if p.grad is not None:
+            p.grad /= scale
+"""
+CLIP_FIRST = edits((UNSCALE, ""), (CLIP, CLIP.replace("limit", "limit * scale") + UNSCALE))
 
 RIGHT = {
     "verdict": [('"clip at 1": "dies"', '"clip at 1": "Dies "')],
@@ -18,6 +26,7 @@ def finish(optimizer, scale, limit):
     return scale if good else 0.5 * scale
 """,
         (CLIP, CLIP.replace("limit)", "limit, foreach=False)")),
+        CLIP_FIRST,
     ],
 }
 REFUSED = {

@@ -18,7 +18,7 @@ from cs336_course.pages.thousands_of_gpus.fsdp_units import Sent, rank_0_of
 from cs336_lib.accounting import Architecture
 from cs336_lib.bill import models
 from cs336_lib.bill import traffic as comm
-from cs336_lib.bill.traffic import Layout
+from cs336_lib.bill.traffic import Layout, Workload
 
 SEQ, LAYERS, HEADS = 32, 2, 8
 
@@ -106,20 +106,19 @@ def test_fake_ranks_send_the_traffic(layout, sequence):
         mlp_width=4 * width,
         gated=False,
     )
-    assert sent(layout, width, sequence) == sum(comm.traffic(shape, layout, SEQ).values())
+    assert sent(layout, width, sequence) == sum(comm.traffic(Workload(shape, layout, SEQ)).values())
 
 
 def test_pipeline_context_and_experts():
     shape = models.model("mixtral-8x7b").architecture
+
+    def of(**layout: int) -> dict[str, float]:
+        return comm.traffic(Workload(shape, Layout(**layout), 4096))
+
     residual = 2 * 4096 * 4096  # bytes of bf16 for 4,096 tokens
-    pipeline = comm.traffic(shape, Layout(pp=4, micro_batches=8), 4096)["pipeline"]
+    pipeline = of(pp=4, micro_batches=8)["pipeline"]
     assert pipeline == 8 * 2 * residual  # a stage in the middle
-    chunked = Layout(pp=4, micro_batches=8, chunks=2)
-    assert comm.traffic(shape, chunked, 4096)["pipeline"] == 2 * pipeline
-    expert = comm.traffic(shape, Layout(dp=8, ep=8), 4096)["expert"]
-    assert expert == 32 * 4 * 2 * residual * 7 / 8  # two experts per token
-    context = comm.traffic(shape, Layout(cp=4), 4096)["context"]
-    assert context == 32 * 3 * 3 * 2 * 1024 * (2 * 8 * 128)
-    assert comm.traffic(shape, Layout(), 4096) == dict.fromkeys(
-        ("data", "tensor", "pipeline", "context", "expert"), 0
-    )
+    assert of(pp=4, micro_batches=8, chunks=2)["pipeline"] == 2 * pipeline
+    assert of(dp=8, ep=8)["expert"] == 32 * 4 * 2 * residual * 7 / 8  # two experts per token
+    assert of(cp=4)["context"] == 32 * 3 * 3 * 2 * 1024 * (2 * 8 * 128)
+    assert of() == dict.fromkeys(("data", "tensor", "pipeline", "context", "expert"), 0)

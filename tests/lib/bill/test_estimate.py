@@ -18,7 +18,7 @@ def test_a_published_model():
         "6 x 3.662e10 in matmuls + 3.071e10 of attention at 4,096 tokens = 2.505e11 per token",
         "70.3 kB per token in bf16, 12 GB for 163,840 tokens",
         "2.505e11 FLOPs per token x 1.48e13 tokens = 3.707e24 FLOPs",
-        "2,672,276 GPU hours x $2 = $5.345M",
+        "2,672,276 GPU hours x $2 = $5,344,5",
         "10,736 GB, 5.24 GB on each GPU\n",
         "peak     with ZeRO-3, 4,096 tokens on each GPU and full recomputation:",
     ):
@@ -42,7 +42,7 @@ BAD_OPTIONS = [
     ({"price": 2, "params": 1e9}, "price is 2 and tokens is missing; give --tokens"),
     ({"tokens": 1e9}, "params is missing"),
     ({"dtype": "fp8", "hardware": "a100"}, "dtype 'fp8' has no peak for the NVIDIA A100"),
-    ({"n_layer": 32}, "n_embd is missing; this shape needs n_layer and n_embd"),
+    ({"n_layer": 32}, "shape: hidden_size or n_embd or n_embed or d_model or dim is missing; a w"),
     ({"n_layer": 32, "n_embd": 1000}, "shape: n_head 7 doesn't divide n_embd 1000"),
     ({"n_layer": 32, "n_embd": 4096, "model": "gpt2"}, "give a model or its shape"),
 ]

@@ -20,7 +20,7 @@ from torch.utils.checkpoint import (
 from cs336_course.shared.activation_memory import LiveBytes
 from cs336_lib import accounting
 from cs336_lib.bill import memory, models
-from cs336_lib.bill.traffic import Layout
+from cs336_lib.bill.traffic import Layout, Recompute, Workload
 
 
 class Kernel(torch.autograd.Function):
@@ -176,7 +176,7 @@ def measured(config: dict[str, Any], dtype: torch.dtype, recompute: str, attenti
 
 
 FP32, BF16 = torch.float32, torch.bfloat16
-CASES: list[tuple[str, torch.dtype, memory.Recompute, accounting.Attention]] = [
+CASES: list[tuple[str, torch.dtype, Recompute, accounting.Attention]] = [
     ("gpt2", FP32, "none", "flash"),
     ("llama", FP32, "selective", "flash"),
     ("llama", BF16, "full", "flash"),
@@ -193,14 +193,15 @@ def test_the_peak_is_what_a_real_step_holds():
     for case in CASES:
         name, dtype, recompute, attention = case
         config = MODELS[name] | {"model_type": name.split(",")[0]}
-        kinds = memory.peak(
+        work = Workload(
             models.from_hugging_face(config),
             Layout(micro_batch=BATCH),
             SEQ,
-            recompute=recompute,
-            attention=attention,
+            recompute,
+            fused_attention=attention == "flash",
             precision="fp32" if dtype == FP32 else "mixed",
         )
+        kinds = memory.peak(work)
         held = sum(list(kinds.values())[:4])
         got = measured(config, dtype, recompute, attention)
         # Half of these small models' bytes are weights, so the others are compared on their own.
@@ -212,7 +213,7 @@ LLAMA = models.model("llama3-8b").architecture
 
 def test_a_layout_shares_the_bytes():
     def held(**layout: Any) -> dict[str, float]:
-        return memory.peak(LLAMA, Layout(**layout), 8192)
+        return memory.peak(Workload(LLAMA, Layout(**layout), 8192))
 
     one, parameters = held(), accounting.count_parameters(LLAMA)
     assert one["weights"] == pytest.approx(2 * parameters, rel=1e-5)  # without the last norm
@@ -224,7 +225,8 @@ def test_a_layout_shares_the_bytes():
     assert held(tp=8)["activations"] == one["activations"] / 8
     assert held(cp=4)["activations"] == one["activations"] / 4
     shape = models.model("qwen3-30b-a3b").architecture
-    alone, spread = (memory.peak(shape, Layout(dp=8, ep=ep), 4096)["weights"] for ep in (1, 8))
+    layouts = Layout(dp=8), Layout(dp=8, ep=8)
+    alone, spread = (memory.peak(Workload(shape, of, 4096))["weights"] for of in layouts)
     assert alone - spread == 2 * accounting.parameter_counts(shape)["experts"] * 7 / 8
 
 
@@ -233,11 +235,11 @@ def test_the_first_stage_keeps_several_micro_batches():
 
     Korthikanti et al. (2022), equation 5 and the text after it.
     """
-    one = dict(memory.moments(LLAMA, Layout(), 8192))["mlp"]["activations"]
+    one = dict(memory.moments(Workload(LLAMA, Layout(), 8192)))["mlp"]["activations"]
     for layout, alive in (
         (Layout(pp=4, micro_batches=8), 4),
         (Layout(pp=4, micro_batches=2), 2),
         (Layout(pp=4, micro_batches=8, chunks=2), 4 * (1 + 3 / 8)),
     ):
-        now = dict(memory.moments(LLAMA, layout, 8192))["mlp on the first stage"]["activations"]
-        assert now == pytest.approx(one * alive / 4), layout
+        now = dict(memory.moments(Workload(LLAMA, layout, 8192)))["mlp on the first stage"]
+        assert now["activations"] == pytest.approx(one * alive / 4), layout

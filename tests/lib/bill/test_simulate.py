@@ -196,23 +196,31 @@ def test_the_command_prints_a_step_and_a_sweep(capsys):
 
 EVERY_FLAG = {
     **{"gpus": 32, "hardware": "a100", "inner": "pcie5", "outer": "ethernet-10g"},
-    **{"stack": "megatron-2021", "attention": "eager", "sequence": False, "overlap": False},
-    **{"async_tp": True, "batch": 64, "seq": 1024, "tp": 4, "pp": 4, "cp": 2, "ep": 2, "zero": 1},
+    **{
+        "stack": "megatron-2021",
+        "batch": 64,
+        "seq": 1024,
+        "tp": 4,
+        "pp": 4,
+        "cp": 2,
+        "ep": 2,
+        "zero": 1,
+    },
     **{"chunks": 2, "micro_batch": 2, "recompute": "none", "tokens": 1e12, "price": 2},
-    **{"peak": 5e14, "bandwidth": 1e12, "memory": 5e10},
+    **{"peak": 5e14, "bandwidth": 1e12, "memory": 5e10, "optimizer": "muon", "precision": "bf16"},
 }
 
 
 def test_every_flag_counts():
     options = {"model": "qwen3-30b-a3b", "gpus": 16, "tp": 2, "pp": 2, "batch": 32, "tokens": 1e9}
     shapes, flags = ({field.name for field in fields(kind)} for kind in (Shape, SimulateConfig))
-    assert EVERY_FLAG.keys() == flags - shapes - {"dp", "extend"}
+    assert EVERY_FLAG.keys() == flags - shapes - {"extend"}
     usual = text.simulation(**options)
     for name, value in EVERY_FLAG.items():
         assert text.simulation(**options | {name: value}) != usual, name
-    swept = text.simulation(**options | {"tp": 0, "dp": 4})
+    swept = text.simulation(**options | {"tp": 0})
     for row in swept[: swept.index("layouts fit")].splitlines()[2:-1]:
-        assert row.split()[2] == "4"
+        assert row.split()[1] == "2"  # pp
 
 
 MISFITS = [
@@ -226,7 +234,6 @@ MISFITS = [
     ({"gpus": 3, "tp": 3, "pp": 1}, "32 query heads .* tp 3; leave out --tp or --pp"),
     ({"model": "llama3-405b", "gpus": 8}, "no layout fits Llama 3.1 405B on 8 x NVIDIA"),
     ({"inner": "string"}, "inner 'string' is unknown; one of nvlink2, nvlink3"),
-    ({"gpus": 64, "dp": 4, "tp": 8, "pp": 4}, "cp 1 = 128, not 64 GPUs; leave out --tp"),
 ]
 
 

@@ -43,6 +43,12 @@ def test_gradients_are_as_exact_as_pytorchs(seq, monkeypatch):
         assert (mine - want).norm() <= 1.25 * (other - want).norm() + 1e-6
 
 
+def test_only_a_target_of_minus_one_is_ignored():
+    model, tokens = cpu.accelerate(GPT(CONFIG)), tokens_of(CONFIG)
+    with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(IndexError, match="-2"):
+        model(tokens[:, :-1], torch.full_like(tokens[:, 1:], -2))
+
+
 def test_a_step_needs_less_memory_than_the_bill_predicts():
     """The bill describes PyTorch's operators, so it is an upper bound here."""
     model, tokens = cpu.accelerate(GPT(CONFIG)), tokens_of(CONFIG).unsqueeze(0)
