@@ -240,6 +240,8 @@ class Tokens:
         self.begins = np.cumsum([0, *map(len, self.shards)]).tolist()
         if len(self) <= config.block_size:
             raise SystemExit(f"{folder}: {len(self)} tokens for {split}, fewer than a window needs")
+        count = (len(self) - 1) // config.block_size  # of the windows, which training shuffles
+        self.starts = np.random.default_rng(config.seed).permutation(count) * config.block_size
 
     def __len__(self) -> int:
         return self.begins[-1]
@@ -286,12 +288,11 @@ def sum_over_processes(tensor: Tensor) -> Tensor:
 
 
 def micro_batches(tokens: Tokens, step: int, config):
-    """Yield this process's micro-batches of a step, which reads on where the last one ended."""
+    """Yield this process's micro-batches of a step, of the next windows in the shuffled order."""
     rank, world = rank_and_world()
     size, batch = config.micro_batch_size, config.batch_tokens // config.block_size
-    available = (len(tokens) - 1) // config.block_size  # then it begins again
     for first in range(step * batch + rank * size, (step + 1) * batch, world * size):
-        starts = [n % available * config.block_size for n in range(first, first + size)]
+        starts = [tokens.starts[n % len(tokens.starts)] for n in range(first, first + size)]
         yield windows(tokens, starts, config.block_size)
 
 

@@ -39,7 +39,7 @@ def normalise(notebook: NotebookNode) -> NotebookNode:
     for cell in notebook.cells:
         for key in ("execution", "collapsed", "jupyter", "trusted"):
             cell.metadata.pop(key, None)
-        if "imports" in cell.metadata.get("tags", []):
+        if {"imports", "given"} & set(cell.metadata.get("tags", [])):
             cell.metadata["jupyter"] = {"source_hidden": True}
         if cell.cell_type != "code":
             continue

@@ -69,7 +69,7 @@ def with_cover_first(notebook: NotebookNode) -> NotebookNode:
     cells = notebook.cells
     for index, cell in enumerate(cells):
         tags = cell.metadata.get("tags", [])
-        if "imports" in tags:
+        if "imports" in tags or "given" in tags:
             tags.append("hide-input")
         if "cover" in tags:
             tags.append("remove-input")

@@ -22,7 +22,7 @@ NOTEBOOKS = {
 }
 SETUP = 'if find_spec("cs336_lib") is None:  # as in Colab, whose PyTorch stays\n'
 SLIDES = {"slide", "subslide", "fragment", "skip", "notes", "-"}
-TAGS = {"imports", "cover", "exercise", "hint", "solution"}
+TAGS = {"imports", "given", "cover", "exercise", "hint", "solution"}
 TAGS |= {"nbval-ignore-output", "raises-exception", "measures"}
 
 

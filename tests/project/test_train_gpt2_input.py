@@ -320,6 +320,7 @@ def test_processes_share_the_work_even_if_there_is_too_little(
     config = dataclasses.replace(config, vocab_size=len(LETTERS), micro_batch_size=2)
     config = dataclasses.replace(config, batch_tokens=16 * 2 * world)
     tokens, model = file.Tokens(config.data, "val", config), sharp(file, config)
+    assert sorted(tokens.starts) == list(range(0, 192, 16)) != tokens.starts.tolist()
 
     def shares() -> tuple[float, float, list]:
         rows = [x for x, _ in file.micro_batches(tokens, 3, config)]

@@ -1,7 +1,6 @@
 """The one-file trainer under torchrun, killed, and against the library.
 
-It reads its data in sequence, and the library in a shuffled order, so that the two are compared on
-the library's windows.
+Its windows come in another order than the library's, so the two are compared on the library's.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Figures on training GPT-2, with tokens, schedules, gradients, and a live view of a run."""
+"""Figures on training GPT-2, with warm-ups, two trainers, and a live view of a run."""
 
 import json
 import time
@@ -11,7 +11,6 @@ from IPython import get_ipython
 from IPython.display import display
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
 from cs336_course.drawing.charts import curves, draw_levels
 from cs336_course.drawing.shown import as_data
@@ -20,7 +19,6 @@ from cs336_course.drawing.style import (
     BLUE,
     GREEN,
     GREY,
-    ORANGE,
     RED,
     SKY,
     figure,
@@ -30,9 +28,11 @@ from cs336_course.drawing.style import (
 from cs336_course.drawing.training import loss_curves
 from cs336_lib.data.corpus import DATA
 
-__all__ = ["loss_curves"]
+__all__ = ["curves", "loss_curves"]
 
 Row = Mapping[str, Any]
+
+STUCK = 0.03  # a past in reverse costs at least as many nats, if a model reads it
 
 
 def cover() -> None:
@@ -47,77 +47,33 @@ def cover() -> None:
     for row, stage in enumerate(run["stages"], 1):
         text = " ".join(stage["sample"].removeprefix("Romeo:").split())
         text, height = text[:34].rpartition(" ")[0], 1.14 - 0.27 * row
-        left.text(stage["step"], stage["val_loss"], row, bbox=badge, **number)
+        left.text(stage["step"], np.interp(stage["step"], *means.T), row, bbox=badge, **number)
         right.text(0.02, height, row, bbox=badge, **number)
         right.text(0.08, height, text, family="monospace", size=18, va="center")
     left.set(xlim=(0, 6200), ylim=(1.3, 3.2), xticks=(0, 3000, 6000))
-    label(left, "One hour of training", "step", "loss [nats/letter]")
+    label(left, "One hour of training", "step", "training loss [nats/letter]")
     right.set_title("What it writes after “Romeo:”", loc="left", weight="bold")
     show_cover()
 
 
-def token_strip(pieces: Sequence[str], ids: Sequence[int], title: str, columns: int = 8) -> Figure:
-    """Draw every token as a box with its text above its id, with `␣` for space, `⏎` for newline."""
-    rows = -(-len(pieces) // columns)
-    drawing, axes = figure(13, 0.8 + 1.0 * rows)
-    for number, (piece, token) in enumerate(zip(pieces, ids, strict=True)):
-        row, column = divmod(number, columns)
-        colour = (SKY, ORANGE)[(row + column) % 2]
-        axes.add_patch(Rectangle((column, row), 0.96, 0.86, facecolor=colour, alpha=0.45))
-        shown = piece.replace(" ", "␣").replace("\n", "⏎")
-        middle = {"ha": "center", "va": "center"}
-        axes.text(column + 0.48, row + 0.28, shown, **middle, size=17, family="DejaVu Sans")
-        axes.text(column + 0.48, row + 0.66, str(token), **middle, size=14)
-    axes.set(xlim=(0, columns), ylim=(rows, -0.05))
-    axes.axis("off")
-    axes.set_title(title, loc="left", fontweight="bold")
-    return drawing
+def warmups(runs: Sequence[Row]) -> Figure:
+    """Plot the loss of short runs by warm-up, with a panel per rate.
 
-
-def schedule(rates: Sequence[float], warmup_steps: int, title: str) -> Figure:
-    """Plot a learning rate for every step, with the warm-up shaded and both ends named.
-
-    Args:
-        rates: The rate of each step.
-        warmup_steps: The number of steps until the peak.
-        title: Stands above the figure.
+    Runs to which the order of the past makes no difference are red crosses.
     """
-    drawing, axes = figure(11, 4.8)
-    axes.plot(rates, color=BLUE)
-    peak, last = warmup_steps - 1, len(rates) - 1
-    axes.axvspan(0, peak, color=SKY, alpha=0.35)
-    notes = {
-        0: (16, -2, "left", f"step 0: {rates[0]:.1e}"),
-        peak: (10, 4, "left", f"step {peak:,}, end of the warm-up: {rates[peak]:.0e}"),
-        last: (-8, -26, "right", f"step {last:,}: {rates[last]:.0e}"),
-    }
-    for step, (dx, dy, side, text) in notes.items():
-        axes.plot(step, rates[step], marker="o", color=BLUE)
-        place = {"xytext": (dx, dy), "textcoords": "offset points", "ha": side, "size": 15}
-        axes.annotate(text, (step, rates[step]), **place)
-    axes.margins(x=0.01, y=0.16)
-    axes.ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
-    axes.xaxis.set_major_formatter("{x:,.0f}")
-    label(axes, title, "step", "learning rate")
-    return drawing
-
-
-def gradient_error(errors: Mapping[str, Mapping[int, float]], title: str) -> Figure:
-    """Plot the relative error of a gradient over the tokens in its batch, on log-log axes.
-
-    Args:
-        errors: For each model, the error by the number of tokens.
-        title: Stands above the figure.
-    """
-    lines = {name: (list(found), list(found.values())) for name, found in errors.items()}
-    levels = {"error as large as the gradient": 1}
-    y, look = "relative error of the gradient", {"log": "xy", "dots": True, "names": "legend"}
-    drawing = curves(title, "tokens in the batch", y, lines, levels=levels, size=(11, 4.8), **look)
-    (axes,) = drawing.axes
-    tokens = sorted({n for found in errors.values() for n in found})
-    axes.set_xticks(tokens, [f"{n:,}" for n in tokens])
-    axes.set_yticks([0.01, 0.03, 0.1, 0.3, 1, 3], ["0.01", "0.03", "0.1", "0.3", "1", "3"])
-    axes.minorticks_off()
+    rates, lengths = (sorted({run[name] for run in runs}) for name in ("rate", "warmup"))
+    drawing, panels = figure(13, 4.4, ncols=len(rates), sharey=True)
+    for axes, rate in zip(panels, rates, strict=True):
+        for run in runs:
+            if run["rate"] == rate:
+                is_stuck = run["backward"] - run["forward"] < STUCK
+                place = lengths.index(run["warmup"]) + 0.15 * (run["seed"] - 1.5)
+                look = {"marker": "X", "color": RED} if is_stuck else {"marker": "o", "color": BLUE}
+                axes.plot(place, run["loss"], markersize=10, **look)
+        axes.set_xticks(range(len(lengths)), lengths)
+        axes.set_xlim(-0.5, len(lengths) - 0.5)
+        label(axes, f"rate {rate:g}", "warm-up [steps]", "")
+    panels[0].set_ylabel("loss [nats/letter]")
     return drawing
 
 

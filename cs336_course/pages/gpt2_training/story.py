@@ -6,13 +6,17 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-import tiktoken
-import torch
+from cs336_lib.data.corpus import DATA
 
 Row = dict[str, Any]
+
+
+def recorded() -> tuple[str, list[Row]]:
+    """Return when and how short runs were made, and their rows (data/make_warmup_runs.py)."""
+    made = json.loads((DATA / "warmup_runs.json").read_text(encoding="utf-8"))
+    return made["about"], made["runs"]
 
 
 def watch(
@@ -64,21 +68,3 @@ def new_rows(log: Path, known: int) -> Iterator[Row]:
     for line in text.splitlines(keepends=True)[known:]:
         if line.endswith("\n"):
             yield json.loads(line)
-
-
-def untrained(
-    parts: ModuleType, letters: tiktoken.Encoding, config: Any, prompt: str, count: int
-) -> str:
-    """Return what a model with random weights writes after a prompt.
-
-    Args:
-        parts: Module with the learner's model and `generate`.
-        letters: The tokenizer.
-        config: The model's shape.
-        prompt: Beginning of the text.
-        count: Number of tokens to write.
-    """
-    torch.manual_seed(config.seed)
-    model = parts.GPT(config)
-    ids = torch.tensor([letters.encode_ordinary(prompt)])
-    return letters.decode(parts.generate(model, ids, count)[0].tolist())
