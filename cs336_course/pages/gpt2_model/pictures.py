@@ -258,6 +258,7 @@ def seen_past(losses: Mapping[str, Mapping[int, float]], title: str) -> Figure:
         lines,
         log="x",
         dots=True,
+        names="legend",
         xticks=seen,
         xticklabels=seen,
         ylim=(1.2, 2.8),
