@@ -136,7 +136,7 @@ def init_weights(model: nn.Module) -> None:
 
 
 class GPT(nn.Module):
-    """GPT-2, with the parameter names of OpenAI's checkpoint."""
+    """GPT-2, with the parameter names of Hugging Face's checkpoint."""
 
     def __init__(self, config):
         super().__init__()
