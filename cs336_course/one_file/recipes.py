@@ -57,6 +57,6 @@ TRAIN_GPT2 = Recipe(
         "Data": "tokenizer tokens windows processes all_reduce micro_batches ahead",
         "Optimizer": "learning_rate parameter_groups make_optimizer update",
         "Evaluation": "evaluate ending_losses hellaswag",
-        "Loop": "buckets backward train fast save resume report main",
+        "Loop": "buckets backward train fast save resume report settings main",
     },
 )

@@ -59,7 +59,14 @@ def see_buckets(answer: Any, case: Case) -> Record:
 
             def noted(tensor: Tensor, *args: Any, **named: Any) -> Any:
                 calls[dist.get_rank()].append(tensor.numel())
-                return start(tensor, *args, **named)
+                total = tensor.clone()  # the sum isn't there before somebody has waited for it
+                work = start(total, *args, **named)
+                if work is None:
+                    tensor.copy_(total)
+                else:
+                    wait = work.wait
+                    work.wait = mock.Mock(side_effect=lambda *_: (wait(), tensor.copy_(total)))
+                return work
 
             with mock.patch.object(dist, "all_reduce", noted):
                 sent, waited, gradients = zip(*on_processes(world, summed), strict=True)

@@ -55,6 +55,10 @@ def ending_losses(model, contexts, endings):
 REFUSED = {
     "buckets": [
         ("call.wait()", "pass"),
+        (  # copies the bucket before its sum has arrived
+            "            call.wait()\n" + SPLIT,
+            SPLIT + "            call.wait()\n",
+        ),
         ("call = dist.all_reduce(bucket, async_op=True)", "call = dist.all_reduce(bucket)"),
         ("async_op=True)\n", "async_op=True)\n        call.wait()\n"),
         ("async_op=True", "dist.ReduceOp.MAX, async_op=True"),
