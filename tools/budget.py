@@ -18,10 +18,10 @@ WANTED = {
     "tools, benchmarks, data, reproduce": 4_500,
 }
 ALLOWED = {
-    "cs336_lib": 10_026,
-    "cs336_course": 22_790,
+    "cs336_lib": 10_020,
+    "cs336_course": 22_670,
     "tests": 14_060,
-    "tools, benchmarks, data, reproduce": 4_160,
+    "tools, benchmarks, data, reproduce": 4_100,
 }
 
 
