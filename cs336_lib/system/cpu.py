@@ -219,7 +219,9 @@ def packed_linear(
     weight, bias = weight.detach(), None if bias is None else bias.detach()
     if dtype == torch.float16:
         return fbgemm_linear(weight, bias) if FBGEMM in quantized.supported_engines else None
-    return onednn_linear(weight, bias, dtype) if mkldnn.is_available() else None
+    if mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return onednn_linear(weight, bias, dtype)
+    return None
 
 
 def half_linear(
