@@ -55,4 +55,5 @@ class ReadmeHook(MetadataHookInterface):
         repository = metadata["urls"]["Repository"]
         text = re.sub(r"(!\[[^]]*\]\()(?!http)", rf"\1{repository}/raw/main/", text)
         text = re.sub(r"(?<!!)(\[[^]]*\]\()(?!http|#)", rf"\1{repository}/blob/main/", text)
+        text = text.replace("](#", f"]({repository}#")
         metadata["readme"] = {"content-type": "text/markdown", "text": text}
