@@ -124,8 +124,6 @@ def measure(
             f"{name:20} {found['median']:8.1f} ms/token ({found['lowest']:.1f} to "
             f"{found['highest']:.1f})  {ratios[name]:5.2f} x ours  {same}"
         )
-    if not nanogpt:
-        print("nanoGPT                absent (--nanogpt PATH)")
     print(
         f"limit                {limit:8.1f} ms/token: {weights / 1e6:.0f} MB of weights at "
         f"{bandwidth / 1e9:.1f} GB/s, as a sum reads; ours reaches "
