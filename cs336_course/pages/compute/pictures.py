@@ -36,7 +36,7 @@ def cover_compute() -> None:
     fading = np.linspace(0, 1, 256)[None]  # so that the bar has no left end
     colours = LinearSegmentedColormap.from_list("fading", ["white", BLUE])
     axes.imshow(fading, cmap=colours, extent=(1000, 2024, -0.25, 0.25), aspect="auto")
-    axes.text(1990, 0, "? hours of computing", color="white", fontsize=22, ha="right", va="center")
+    axes.text(1480, 0, "? hours of computing", fontsize=22, ha="center", va="center")
     axes.text(1000, 0.36, "since when?", fontsize=19, va="bottom")
     axes.text(2024, 0.36, "Llama 3 70B", fontsize=19, ha="right", va="bottom")
     for year, event in EVENTS.items():
