@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
@@ -32,9 +33,10 @@ EVENTS = {1088: "first university", 1450: "printing press", 1687: "Newton", 1947
 def cover_compute() -> None:
     """Ask since when one GPU would have had to compute, for Llama 3 70B to be ready in 2024."""
     _, axes = figure(10, 3.2)
-    axes.barh(0, 1024, left=1000, height=0.5, color=BLUE)
-    spot = {"ha": "center", "va": "center", "fontsize": 22}
-    axes.text(1512, 0, "? hours of computing", color="white", **spot)
+    fading = np.linspace(0, 1, 256)[None]  # so that the bar has no left end
+    colours = LinearSegmentedColormap.from_list("fading", ["white", BLUE])
+    axes.imshow(fading, cmap=colours, extent=(1000, 2024, -0.25, 0.25), aspect="auto")
+    axes.text(1480, 0, "? hours of computing", fontsize=22, ha="center", va="center")
     axes.text(1000, 0.36, "since when?", fontsize=19, va="bottom")
     axes.text(2024, 0.36, "Llama 3 70B", fontsize=19, ha="right", va="bottom")
     for year, event in EVENTS.items():
@@ -45,6 +47,24 @@ def cover_compute() -> None:
     axes.spines["left"].set_visible(False)
     label(axes, "If a single H100 had trained Llama 3 70B", "year", "")
     show_cover()
+
+
+def lanes(operations: Mapping[str, tuple[float, float]]) -> Figure:
+    """Draw how long computing and moving take, two lanes for each operation, in microseconds."""
+    fig, row = figure(12.5, 3, ncols=len(operations))
+    for axes, (name, (computing, moving)) in zip(row, operations.items(), strict=True):
+        done = max(computing, moving)
+        for lane, spent in enumerate((moving, computing)):
+            axes.barh(lane, spent, color=BLUE if lane else ORANGE, height=0.6)
+            waits = ", and waits" if spent < done else ""
+            axes.text(spent + done / 40, lane, f"{spent:g} µs{waits}", va="center")
+        axes.axvline(done, color=RED, ls="--", lw=2)
+        axes.text(1.02 * done, 1.45, "done", color=ink(RED), va="bottom")
+        axes.set(yticks=(0, 1), yticklabels=("move", "compute"), xlim=(0, 1.25 * done))
+        axes.set_ylim(-0.5, 1.8)
+        axes.grid(False, axis="y")
+        label(axes, name, "time [µs]", "")
+    return fig
 
 
 def two_clocks(fetching: float, computing: float, marks: Mapping[str, float]) -> Figure:

@@ -107,6 +107,8 @@ PROFILE = {
     "residual": (1.73, 2 * ALL, 3 * 2 * ALL),
     "layernorm": (1.70, 8 * 25 * WIDTH, 2 * 25 * WIDTH),
 }
+# The two kernels of an MLP's first half in the forward pass of all layers, from the same lists.
+MLP_MS = {"c_fc": 7.25, "GELU": PROFILE["GELU"][0]}
 LIBRARIES = ("matmul", "attention")  # NVIDIA's, and the only ones on tensor cores
 LLMC_STEP = [
     Kernel(

@@ -202,7 +202,6 @@ keeps_contract = Exercise(
     "keeps_contract",
     lambda: [Case()],
     observe=kills,
-    is_part=True,
     may_seed=True,
     smaller="There are two texts, two heads and three tokens. You change the second token in the "
     "first head of the first text. Which of the 12 rows must move?",

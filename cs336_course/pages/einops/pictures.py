@@ -7,14 +7,13 @@ import numpy as np
 import torch
 from einops import rearrange
 from matplotlib import pyplot as plt
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import PowerNorm, to_rgb
+from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from torch import Tensor
 
-from cs336_course.drawing.shapes import WIDEST, Panel, array, face_of, grids
-from cs336_course.drawing.style import FILLS, GREY, LINES, RED, figure, ink, label, show_cover
+from cs336_course.drawing.shapes import Panel, array, face_of, grids
+from cs336_course.drawing.style import GREY, LINES, RED, figure, ink, label, show_cover
 
 
 def cover() -> None:
@@ -104,40 +103,13 @@ def before_and_after(values: Tensor, pattern: str, **sizes: int) -> Figure:
     )
 
 
-def letters(word: str, size: int = 48) -> Tensor:
-    """Render the letters of a word in colours, as (letter, height, width, channel), 0 to 1."""
-    images = []
-    for i, letter in enumerate(word):
-        drawing = Figure(figsize=(1, 1), dpi=size, facecolor=face_of(i))
-        canvas = FigureCanvasAgg(drawing)
-        dark = tuple(0.6 * part for part in to_rgb(FILLS[i % len(FILLS)]))
-        drawing.text(
-            0.5, 0.52, letter, fontsize=60, weight="bold", color=dark, ha="center", va="center"
-        )
-        canvas.draw()
-        images.append(np.asarray(canvas.buffer_rgba())[..., :3] / 255)
-    return torch.from_numpy(np.stack(images)).float()
-
-
-def pictures(images: Mapping[str, Tensor]) -> Figure:
-    """Draw images [height, width, channel] of one pixel size, with their patterns and shapes."""
-    sizes = [image.shape[:2] for image in images.values()]
-    pixel = min(2.6 / max(h for h, _ in sizes), WIDEST / sum(w for _, w in sizes))  # in inches
-    # A letter of a title takes 0.14 inches.
-    widths = [max(w * pixel, 0.14 * len(name)) for (_, w), name in zip(sizes, images, strict=True)]
-    drawing, row = figure(
-        sum(widths) + 0.3 * len(widths),
-        max(h for h, _ in sizes) * pixel + 1.1,
-        ncols=len(images),
-        width_ratios=widths,
-        squeeze=False,
-    )
-    for axes, (name, image) in zip(row[0], images.items(), strict=True):
-        axes.imshow(array(image).clip(0, 1), interpolation="nearest")
-        axes.set(xticks=[], yticks=[], xlabel=" x ".join(map(str, image.shape)), anchor="NW")
-        axes.set_title(name, loc="left", family="monospace", fontsize=16, fontweight="bold")
-        axes.grid(visible=False)
-    return drawing
+def by_hand(steps: Mapping[str, Tensor], names: Sequence[str]) -> Figure:
+    """Draw small tensors side by side, with two digits and the names of their dimensions."""
+    panels = []
+    for (title, values), axes in zip(steps.items(), names, strict=True):
+        rows = torch.arange(len(values))[:, None].expand_as(values)
+        panels.append(Panel(title, values.round(decimals=2), axes, rows))
+    return grids(*panels)
 
 
 def attention_maps(maps: Mapping[str, Tensor], text: str) -> Figure:
