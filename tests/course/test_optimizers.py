@@ -3,6 +3,7 @@
 import copy
 from functools import partial
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from cases import for_each
@@ -68,6 +69,13 @@ def test_muon_equals_torch_up_to_its_bf16_products():
             optimizer.step()
         moves.append((w - start).detach())
     assert (moves[0] - moves[1]).norm() < 0.05 * moves[1].norm()
+
+
+def test_the_runs_in_the_ravine_are_judged_by_their_roots():
+    for (mu, lr), way in zip(exercises.SETTINGS, exercises.RUNS.values(), strict=True):
+        flat, steep = (max(abs(np.roots([1, lr * h - 1 - mu, mu]))) for h in (1, 100))
+        found = "explodes" if steep > 1 else "crawls" if flat > mu**0.5 + 1e-6 else "swings"
+        assert way == found, (mu, lr, flat, steep)
 
 
 def test_the_pairs_to_cancel_are_those_whose_step_grows_after_a_shock():

@@ -52,9 +52,6 @@ RIGHT: dict[str, dict[str, str]] = {
         "x[text, head, token] += 1  =>  x[text, head, token] -= 1": "Any change will do.",
         "moved = (attend(*changed) - before).abs().amax(-1) > 1e-6  =>  moved = (attend(*changed) - before).abs().amax(-1) >= 1e-6": "Nothing moves by just the tolerance.",
     },
-    "adam_step": {
-        "no gradient": "An optimizer's step isn't differentiated.",
-    },
     "factored": {
         "no gradient": "An optimizer's state isn't differentiated.",
     },

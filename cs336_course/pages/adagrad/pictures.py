@@ -135,27 +135,6 @@ def steps_by_condition(steps: Mapping[str, Mapping[float, int]]) -> Figure:
     return fig
 
 
-def behind(gaps: Mapping[str, Float[Tensor, "seeds steps"]], first: int) -> Figure:
-    """Plot by how much losses are above those of undisturbed runs, one thin line for each seed.
-
-    Args:
-        gaps: Gap of each seed after each step, by name. It is smoothed over 10 steps.
-        first: Steps since the disturbance at the first gap.
-    """
-    fig, axes = figure(10, 4.4)
-    for position, (name, rows) in enumerate(gaps.items()):
-        smooth = rows.unfold(1, 10, 1).mean(-1)
-        steps = range(first, first + smooth.size(1))
-        style = look(name, position)
-        for row in smooth:
-            axes.plot(steps, row, linewidth=1, **style)
-        axes.plot(steps, smooth.mean(0), label=name, **style)
-    axes.axhline(0, color=BLACK, linestyle=":", linewidth=1.5)
-    label(axes, "A small GPT after one spike", "steps since the spike", "loss behind [nats]")
-    label_ends(axes)
-    return fig
-
-
 def in_the_ravine(
     surface: loss_surfaces.Surface, paths: Mapping[str, Float[Tensor, "points 2"]]
 ) -> Figure:

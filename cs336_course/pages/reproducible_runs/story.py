@@ -1,15 +1,18 @@
-"""A small run with checkpoints, and the library's loop without a word."""
+"""A small run with checkpoints, the library's loop without a word, and a data set that counts."""
 
 import io
+import os
 from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 from cs336_lib.config import TrainConfig
 from cs336_lib.data.corpus import shakespeare
@@ -132,3 +135,27 @@ def train(folder: Path, tokens: np.ndarray, tokenizer: CharTokenizer, **more: bo
     config = TrainConfig(run_dir=str(folder), train_data=str(prepared), **SETTINGS, **more)
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
         return library_train(config)
+
+
+class TokenWindows(Dataset):
+    """All windows of a file of uint16 tokens, in order, each with the process that read it.
+
+    A worker that is started with `spawn` (macOS, Windows) imports this class by name. It gets only
+    the path, because pickling a memmap would copy the entire file.
+    """
+
+    def __init__(self, path: Path, block_size: int):
+        self.path, self.block_size = path, block_size
+        self.windows = (path.stat().st_size // 2 - 1) // block_size
+        self.reads = 0  # counted in this process's copy of the dataset
+
+    def __len__(self) -> int:
+        return self.windows
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """Return the inputs `x`, the targets `y`, and the ID of the process that reads them."""
+        self.reads += 1
+        tokens = np.memmap(self.path, dtype=np.uint16, mode="r")
+        start = index * self.block_size
+        row = torch.from_numpy(tokens[start : start + self.block_size + 1].astype(np.int64))
+        return {"x": row[:-1], "y": row[1:], "pid": os.getpid()}

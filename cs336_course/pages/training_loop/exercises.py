@@ -1,6 +1,6 @@
 """Exercises of the page on the training loop: the end of a 16-bit step, and the verdict."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -42,9 +42,17 @@ CHANGES = {
 FATES = ("lives", "dies")
 
 
+EVIDENCE = "the largest number in the true gradient of step 9,000"
+TRUE_LARGEST = 3.47
+NUMBERS = {
+    "number": "write the number that you found. `incident.request` gets it.",
+    "near": "that isn't it. Request the gradient of this step, which is in fp32 and unscaled.",
+}
+
+
 def changes() -> Iterator[Case]:
-    """Yield the changes of the run that are to be judged."""
-    yield from map(Case, CHANGES)
+    """Yield the evidence, and the changes of the run that are to be judged."""
+    yield from map(Case, (EVIDENCE, *CHANGES))
 
 
 def why_not_that_fate(change: str, fate: str) -> Record:
@@ -53,16 +61,32 @@ def why_not_that_fate(change: str, fate: str) -> Record:
     return {} if fate == right else {"said": why}
 
 
+def see_verdict(answer: Any, case: Case) -> Record:
+    """Observe a fate, or the number on which all of them rest."""
+    fates = named_letters(FATES, why_not_that_fate)
+    if case.what != EVIDENCE or not isinstance(answer, Mapping):
+        return fates(answer, case)
+    if all(given is ... for given in answer.values()):
+        raise NotImplementedError
+    given = answer.get(EVIDENCE, ...)
+    is_number = isinstance(given, int | float | np.number)
+    return {
+        "form": True,
+        "number": is_number,
+        "near": is_number and abs(float(given) - TRUE_LARGEST) < 0.1,
+    }
+
+
 verdict = Exercise(
     NOTEBOOK,
     "verdict",
     changes,
-    observe=named_letters(FATES, why_not_that_fate),
+    observe=see_verdict,
     answers=("answer",),
     is_quiz=True,
     smaller="What is the page's largest gradient times the loss scale, and what is fp16's largest "
     "number?",
-    says=says(FATES) | {"form": "keep the dictionary, and replace each `...` in it."},
+    says=says(FATES) | NUMBERS | {"form": "keep the dictionary, and replace each `...` in it."},
     wrong={},
 )
 
@@ -134,7 +158,7 @@ def see_finish(answer: Any, case: Case) -> Record:
     return record
 
 
-UNSCALE = "        if p.grad is not None:\n            p.grad /= scale\n"
+UNSCALE = "        p.grad /= scale\n"
 
 LOOP = f"    for p in parameters:\n{UNSCALE}"
 
@@ -207,16 +231,16 @@ finish_step = Exercise(
         "you replace infinities by numbers and take the step. What stands there is not a "
         "gradient; skip the step.": (
             UNSCALE,
-            f"{UNSCALE}            p.grad.nan_to_num_(0.0, 0.0, 0.0)\n",
+            f"{UNSCALE}        p.grad.nan_to_num_(0.0, 0.0, 0.0)\n",
         ),
         "you replace a nan by 0 and take the step. What stands there is not a gradient; skip the "
-        "step.": (UNSCALE, f"{UNSCALE}            p.grad.nan_to_num_(0.0)\n"),
+        "step.": (UNSCALE, f"{UNSCALE}        p.grad.nan_to_num_(0.0)\n"),
         "you step with gradients of zero instead of skipping. Momentum and weight decay still move "
         "the weights.": edits(
             (
                 SKIP,
-                SKIP + "        for p in parameters:\n            if p.grad is not None:\n"
-                "                p.grad.zero_()\n        optimizer.step()\n",
+                SKIP + "        for p in parameters:\n            p.grad.zero_()\n"
+                "        optimizer.step()\n",
             ),
         ),
         "you leave the gradients of a skipped step. The next backward would add to them, and "
@@ -244,13 +268,13 @@ finish_step = Exercise(
             ("    return scale", "    return None"),
             ("    return scale", "    pass"),
         ],
-        "your function fails where a parameter has no gradient; leave it out.": (
-            UNSCALE,
-            "        p.grad /= scale\n",
+        "your function fails where a parameter has no gradient; keep the list that was given.": (
+            "if p.grad is not None",
+            "if True",
         ),
         "you handle only the first parameter group.": (
-            "for group in optimizer.param_groups for p",
-            "for group in optimizer.param_groups[:1] for p",
+            "groups = optimizer.param_groups",
+            "groups = optimizer.param_groups[:1]",
         ),
     },
 )

@@ -4,13 +4,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from cs336_course.drawing.charts import curves
 from cs336_course.drawing.style import (
     BLUE,
-    BROWN,
     GREEN,
     GREY,
     RED,
@@ -19,10 +17,7 @@ from cs336_course.drawing.style import (
     label,
     show_cover,
 )
-from cs336_course.drawing.training import loss_curves
 from cs336_course.pages.training_loop import story
-
-__all__ = ["loss_curves"]
 
 
 def cover() -> None:
@@ -42,45 +37,6 @@ def cover() -> None:
     axes.grid(visible=False)
     label(axes, "9,000 healthy steps, and then one that isn't", "step", "loss [nats/token]")
     show_cover()
-
-
-def death(losses: np.ndarray, grad_norms: np.ndarray, last: int, title: str) -> Figure:
-    """Plot a run that ends in NaN, with enlarged panels for its last steps.
-
-    Args:
-        losses: Loss of each step. Losses after the failure are NaN.
-        grad_norms: Gradient norm of each step. The norm at the failure is infinite.
-        last: Number of finite steps in the enlarged panels.
-        title: Title of the figure.
-    """
-    drawing, (whole, near, norms) = figure(13, 4.4, ncols=3, width_ratios=[1.3, 1, 1])
-    end = int(np.isfinite(losses).sum())  # the number of steps with a loss
-    block = max(1, end // 90)
-    means = losses[: end // block * block].reshape(-1, block).mean(1)
-    whole.plot(block * np.arange(len(means)), means, color=BLUE)
-    whole.axvline(end, color=RED, linestyle=":", linewidth=2)
-    label(whole, f"the whole run, means of {block}", "step", "loss [nats/token]")
-    whole.locator_params(axis="x", nbins=4)
-    steps = np.arange(end - last, end)
-    near.plot(steps, losses[steps], color=BLUE, marker="o", markersize=5)
-    mark_death(near, end, losses[end - 1], "nan")
-    label(near, "the last losses", "step", "")
-    norms.plot(steps, grad_norms[steps], color=BROWN, marker="o", markersize=5)
-    mark_death(norms, end - 1, np.nanmax(grad_norms[steps[:-1]]), "inf")
-    norms.set_ylim(0, 1.15 * np.nanmax(grad_norms[steps[:-1]]))
-    label(norms, "the last gradient norms", "step", "")
-    drawing.suptitle(title, fontsize=17, fontweight="bold")
-    return drawing
-
-
-def mark_death(axes: Axes, step: int, height: float, value: str) -> None:
-    """Mark the first step with a non-finite value, and write the value next to the mark."""
-    note = {"xytext": (12, 0), "textcoords": "offset points", "va": "center"}
-    axes.annotate(value, (step, height), **note, color=ink(RED), size=16, fontweight="bold")
-    axes.plot(step, height, marker="x", color=RED, markersize=14, markeredgewidth=4)
-    axes.ticklabel_format(useOffset=False)
-    axes.locator_params(axis="x", nbins=3)
-    axes.margins(x=0.16)  # room for the value
 
 
 def before_nan(runs: Mapping[str, Sequence[float]], last: int, title: str) -> Figure:

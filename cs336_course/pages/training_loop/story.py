@@ -1,4 +1,4 @@
-"""The run that dies at step 9,000, what can be asked about it, and a data set that counts reads.
+"""The run that dies at step 9,000, and what can be asked about it.
 
 The model is tiny, so the run takes only seconds, but large models can fail in the same way. The
 matmuls run in fp16, and the loss is scaled by a fixed factor. One window of the corpus is planted.
@@ -11,10 +11,8 @@ import copy
 import dataclasses
 import functools
 import math
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +20,6 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.utils.data import Dataset
 
 from cs336_lib.config import UserError
 from cs336_lib.data.corpus import shakespeare
@@ -397,27 +394,3 @@ def tensors_of_step(
     named = zip(order, gradients, strict=True)
     backward = {f"scaled gradient of {name}": gradient for name, gradient in named}
     return forward | {"loss": loss} | backward
-
-
-class TokenWindows(Dataset):
-    """All windows of a file of uint16 tokens, in order, each with the process that read it.
-
-    A worker that is started with `spawn` (macOS, Windows) imports this class by name. It gets only
-    the path, because pickling a memmap would copy the entire file.
-    """
-
-    def __init__(self, path: Path, block_size: int):
-        self.path, self.block_size = path, block_size
-        self.windows = (path.stat().st_size // 2 - 1) // block_size
-        self.reads = 0  # counted in this process's copy of the dataset
-
-    def __len__(self) -> int:
-        return self.windows
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        """Return the inputs `x`, the targets `y`, and the ID of the process that reads them."""
-        self.reads += 1
-        tokens = np.memmap(self.path, dtype=np.uint16, mode="r")
-        start = index * self.block_size
-        row = torch.from_numpy(tokens[start : start + self.block_size + 1].astype(np.int64))
-        return {"x": row[:-1], "y": row[1:], "pid": os.getpid()}

@@ -5,8 +5,7 @@ from cs336_course.engine import edits
 CLIP = "    norm = nn.utils.clip_grad_norm_(parameters, limit)\n"
 
 UNSCALE = """    for p in parameters:
-        if p.grad is not None:
-            p.grad /= scale
+        p.grad /= scale
 """
 CLIP_FIRST = edits((UNSCALE, ""), (CLIP, CLIP.replace("limit", "limit * scale") + UNSCALE))
 
@@ -34,6 +33,8 @@ REFUSED = {
         ('"clip at 1": "dies"', '"clip at 1": "lives"'),
         ('"clip at 1": "dies"', '"clip at 1": False'),
         ('"clip at 1": "dies"', '"clip at 1": ...'),
+        ('9,000": 3.47', '9,000": ...'),
+        ('9,000": 3.47', '9,000": 226_744'),
     ],
     "finish_step": [
         (CLIP, "    norm = torch.stack([p.grad.norm() for p in parameters[:1]]).norm()\n"),
