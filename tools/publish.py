@@ -54,7 +54,7 @@ def with_alt_texts(notebook: NotebookNode) -> NotebookNode:
 
 
 def with_exercise_names(notebook: NotebookNode) -> NotebookNode:
-    """Put the name of each exercise before its heading, as a target such as `exercise-to_bf16`."""
+    """Put the name of each exercise before its heading, as a target such as `exercise-cheapest`."""
     heading = None
     for cell in notebook.cells:
         if cell.source.startswith(("### Exercise", "### Extra exercise")):

@@ -1,9 +1,9 @@
 """Inspect the storage of a tensor and the strides of its views."""
 
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from jaxtyping import Int, Shaped
@@ -13,13 +13,6 @@ from torch.profiler import ProfilerActivity, profile
 from cs336_course.engine import Case, function
 from cs336_course.engine.observe import Observer
 from cs336_course.engine.records import Record
-
-
-class Run(NamedTuple):
-    """Merged adjacent dimensions, with `size` elements at a distance of `step` slots."""
-
-    size: int
-    step: int
 
 
 def same_storage(x: Tensor, y: Tensor) -> bool:
@@ -43,23 +36,6 @@ def slots(x: Tensor) -> Int[Tensor, "..."]:
         along[dim] = size
         numbers += step * torch.arange(size).view(along)
     return numbers
-
-
-def merge_dimensions(shape: Sequence[int], stride: Sequence[int]) -> list[Run]:
-    """Merge adjacent dimensions whose elements are equally spaced in the storage.
-
-    Dimensions d and d + 1 are merged if `stride[d] == stride[d + 1] * shape[d + 1]`. Dimensions of
-    size 1 are omitted.
-    """
-    runs: list[Run] = []
-    for size, step in zip(reversed(shape), reversed(stride), strict=True):
-        if size == 1:
-            continue
-        if runs and step == runs[0].step * runs[0].size:
-            runs[0] = Run(size * runs[0].size, runs[0].step)
-        else:
-            runs.insert(0, Run(size, step))
-    return runs
 
 
 def allocated_bytes(work: Callable[[], object]) -> int:

@@ -195,7 +195,7 @@ def test_an_exercise_goes_from_untouched_over_wrong_to_passed(lab, tab):
     cell_with(tab, "study.bars(").locator(".cm-content").click()
     tab.keyboard.press("Shift+Enter")
     expect(progress).to_contain_text("██████████ 1 of 1")
-    expect(progress).to_contain_text("next: to_bf16 in 01_dtypes")
+    expect(progress).to_contain_text("next: where_it_ends in 01_dtypes")
     close(lab)
     check = subprocess.run(
         [sys.executable, "-m", "cs336_course", "check"],

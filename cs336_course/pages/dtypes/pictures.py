@@ -15,7 +15,6 @@ from cs336_course.drawing.style import (
     GREEN,
     GREY,
     LINES,
-    ORANGE,
     RED,
     YELLOW,
     figure,
@@ -171,36 +170,3 @@ def number_line(number: FloatFormat, low: float, high: float, title: str) -> Fig
     axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
     label(axes, title, "value", "")
     return drawing
-
-
-def ranges(numbers: Sequence[FloatFormat], marks: Sequence[float] = ()) -> Figure:
-    """Draw the range of positive values of each format on a log axis, with `marks` as lines.
-
-    Normal values are blue, and subnormals are orange. A column on the right shows the number of
-    values per factor of two.
-    """
-    fig, axes = figure(13, 0.72 * len(numbers) + 2.4)
-    for row, number in enumerate(reversed(numbers)):
-        start, full, top = number.smallest_subnormal, number.smallest_normal, number.max
-        axes.barh(row, full - start, left=start, height=0.6, color=ORANGE)
-        axes.barh(row, top - full, left=full, height=0.6, color=BLUE)
-        axes.text(1e53, row, f"{2**number.mantissa_bits:,}", ha="right", va="center", fontsize=18)
-    above = len(numbers) - 0.45
-    axes.text(1e53, above, "values per\nfactor of two", ha="right", va="bottom", fontsize=16)
-    for mark in marks:
-        axes.axvline(mark, color=BLACK, lw=2, ls="--")
-        axes.text(
-            mark, above, f"$10^{{{np.log10(mark):.0f}}}$", ha="center", va="bottom", fontsize=17
-        )
-    axes.set_xscale("log")
-    axes.set(xlim=(1e-47, 1e54), ylim=(-0.6, above))
-    axes.set_xticks([10.0**e for e in range(-45, 46, 15)])
-    axes.set_yticks(range(len(numbers)), [number.name for number in reversed(numbers)])
-    axes.tick_params(labelsize=17)
-    axes.grid(False)
-    handles = [Patch(facecolor=ORANGE, label="subnormal"), Patch(facecolor=BLUE, label="normal")]
-    axes.legend(handles=handles, loc="lower left", fontsize=16)
-    axes.set_xlabel("positive value", fontsize=17)
-    title = "Exponent bits buy range, mantissa bits buy precision"
-    axes.set_title(title, loc="left", fontweight="bold", fontsize=19, pad=30)
-    return fig

@@ -1,14 +1,12 @@
-"""Exercises of page 02 on leaks, strides and views."""
+"""Exercises of page 02 on leaks and views."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from cs336_course.engine import Case, Exercise, normal, sizes
-from cs336_course.engine.records import Record, plain
 from cs336_course.shared.strided_storage import observe_views
 
 NOTEBOOK = "02_strides_and_views"
@@ -124,100 +122,6 @@ rows_that_leak = Exercise(
         "your token isn't in the vocabulary, which ends at vocab_size - 1.": (
             "out of bounds",
             ("(changed[:, later] + 1) % vocab_size", "changed[:, later] + 1"),
-        ),
-    },
-)
-
-
-# predicted_strides
-
-
-def views() -> Iterator[Case]:
-    """Yield the views of arange(24.).view(2, 3, 4) whose strides are asked for."""
-    for view in ("x[1]", "x[:, 2]", "x[..., ::2]", "x.transpose(0, 2)", "x[1, 1:, 3]"):
-        yield Case(view)
-    yield Case("x[:, :1].expand(2, 5, 4)")
-
-
-def observe_prediction(answer: Any, case: Case) -> Record:
-    """Return the strides and the offset that an answer gives for a view."""
-    if not isinstance(answer, dict):
-        return {"form": plain(answer)}
-    if all(given is ... for given in answer.values()):
-        raise NotImplementedError
-    given = answer.get(case.what, ...)
-    if given is ...:
-        return {"form": "a dict", "answer": "is missing"}
-    record: Record = {"form": "a dict", "answer": "is there"}
-    if not isinstance(given, tuple | list) or len(given) != 2:
-        return record | {"pair": plain(given)}
-    steps, offset = given
-    steps = steps.tolist() if isinstance(steps, np.ndarray | Tensor) else steps
-    if not isinstance(steps, tuple | list):
-        return record | {"pair": plain(given)}
-    return record | {"pair": True, "strides": plain(steps), "offset": plain(offset)}
-
-
-predicted_strides = Exercise(
-    NOTEBOOK,
-    "predicted_strides",
-    views,
-    observe=observe_prediction,
-    answers=("answer",),
-    is_quiz=True,
-    smaller="Which slots of x hold x[0, 2, 0] and x[1, 2, 0]?",
-    says={
-        "form": "keep the dictionary, and replace each `...` in it.",
-        "answer": "it has no answer yet; every answer above it is right.",
-        "pair": "give a pair (strides, offset) such as ((4, 1), 0); a single stride is (4,).",
-        "strides": "these are not its strides. How many slots lie between neighbours along each "
-        "dimension that is left?",
-        "offset": "the strides are right; the offset is the slot of its first element.",
-    },
-    wrong={
-        "x[1]: those are bytes, as NumPy counts; torch counts elements (divide by 4).": [
-            ("(4, 1), 12", "(16, 4), 48"),
-            ("(4, 1), 12", "(16, 4), 12"),
-            ("(4, 1), 12", "(4, 1), 48"),
-        ],
-        "x[1]: (3, 4) is its shape; a stride is the number of slots of one step.": (
-            ("(4, 1), 12", "(3, 4), 12")
-        ),
-        "x[1]: the index 1 skips a whole block, so multiply it by the stride of dimension 0.": [
-            ("(4, 1), 12", "(4, 1), 1"),
-            ("(4, 1), 12", "(4, 1), 4"),
-        ],
-        "x[:, 2]: those are the strides of a fresh (2, 4) tensor; a view keeps x's steps, so the "
-        "next block of x is as far away as before.": ("(12, 1), 8", "(4, 1), 8"),
-        "x[:, 2]: the index 2 removed dimension 1, so dimension 1's stride goes, not the last "
-        "one's.": [("(12, 1), 8", "(12, 4), 8"), ("(12, 1), 8", "(12, 4), 2")],
-        "x[:, 2]: the index 2 skips two rows, so multiply it by the stride of dimension 1.": [
-            ("(12, 1), 8", "(12, 1), 2"),
-            ("(12, 1), 8", "(12, 1), 24"),
-        ],
-        "x[..., ::2]: taking every second element doubles the step.": ("(12, 4, 2)", "(12, 4, 1)"),
-        "x[..., ::2]: those are the strides of a compact copy; nothing was copied, so rows stay 4 "
-        "slots apart.": [("(12, 4, 2)", "(6, 2, 1)"), ("(12, 4, 2)", "(6, 2, 2)")],
-        "x.transpose(0, 2): transposing swaps the two strides; yours are still x's.": (
-            ("(1, 4, 12)", "(12, 4, 1)")
-        ),
-        "x.transpose(0, 2): those are the strides of a fresh (4, 3, 2) tensor; transposing moves "
-        "no number, it swaps strides.": ("(1, 4, 12)", "(6, 2, 1)"),
-        "x.transpose(0, 2): transpose(0, 2) swaps the first stride and the last; the middle one "
-        "stays.": [("(1, 4, 12)", "(4, 1, 12)"), ("(1, 4, 12)", "(1, 12, 4)")],
-        "x[1, 1:, 3]: the dimension that is left is x's dimension 1, which keeps its stride.": [
-            ("((4,), 19)", "((1,), 19)"),
-            ("((4,), 19)", "((12,), 19)"),
-        ],
-        "x[1, 1:, 3]: multiply each index by the stride of its dimension, and add the products.": [
-            ("19)", "5)"),
-            *[("19)", f"{without})") for without in (15, 16, 7)],
-        ],
-        "x[:, :1].expand(2, 5, 4): an expanded dimension doesn't move in memory, so its stride is "
-        "0.": ("(12, 0, 1)", "(12, 4, 1)"),
-        "x[:, :1].expand(2, 5, 4): those are the strides of a compact copy; nothing was copied, so "
-        "blocks stay 12 slots apart, and the expanded dimension doesn't move.": (
-            ("(12, 0, 1)", "(20, 4, 1)")
         ),
     },
 )

@@ -3,8 +3,6 @@
 import torch
 from einops import rearrange
 
-from cs336_course.engine import edits
-
 
 def from_each_token_on(model, tokens, vocab_size):
     """Change all tokens from each position on, and list the rows before it that move."""
@@ -30,10 +28,6 @@ RIGHT = {
         from_each_token_on,
         ("+ 1) % vocab_size", "- 1) % vocab_size"),
     ],
-    "predicted_strides": [
-        edits(("((4, 1), 12)", "[[4, 1], 12]"), ("((4,), 19)", "[[4], 19]")),
-        ("((4, 1), 12)", "(np.array([4, 1]), np.int64(12))"),
-    ],
     "split_heads": [
         by_as_strided,
         lambda qkv, n_head: [
@@ -48,16 +42,6 @@ REFUSED = {
         lambda *_: None,
         ("(changed[:, later] + 1)", "torch.randint(vocab_size, (len(tokens),))"),
         ("1e-6", "0.1"),
-    ],
-    "predicted_strides": [
-        ("(12, 0, 1)", "(12, 1)"),
-        ("((4,), 19)", "..."),
-        ("((4,), 19)", "(4, 19)"),
-        ("((4, 1), 12)", "(4, 1)"),
-        ("((4, 1), 12)", "((4, 1), 0)"),
-        ("((4, 1), 12)", "((12, 4, 1), 12)"),
-        "answer = [((4, 1), 12)]",
-        "answer = {'x[:, 2]': ((12, 1), 8)}",
     ],
     "split_heads": [
         ("2, 0, 3, 1, 4", "2, 0, 3, 4, 1"),
