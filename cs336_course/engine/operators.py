@@ -16,6 +16,7 @@ class Operators(TorchDispatchMode):
     """Record the operators that run within the block.
 
     Attributes:
+        calls: Number of operators.
         has_fused: Whether one of them computes the whole attention.
         largest: Number of elements of the largest result.
         terms: Largest number of values that a matmul, sum, maximum or softmax combines.
@@ -24,10 +25,11 @@ class Operators(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.has_fused = False
-        self.largest = self.terms = 0
+        self.calls = self.largest = self.terms = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operator, and record it with its sizes."""
+        self.calls += 1
         made = func(*args, **(kwargs or {}))
         name = func.name().removeprefix("aten::")
         tensors = [leaf.numel() for leaf in tree_leaves(made) if isinstance(leaf, Tensor)]

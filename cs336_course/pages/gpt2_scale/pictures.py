@@ -94,7 +94,7 @@ def lanes(ways: Mapping[str, Sequence[tuple[float, float]]], compute: float, tit
         compute: Time for the forward and the backward pass, in ms.
         title: Title of the figure.
     """
-    drawing, axes = figure(12, 3.8)
+    drawing, axes = figure(12, 1.3 + 1.25 * len(ways))
     ticks: dict[float, str] = {}
     middle = {"ha": "center", "va": "center", "size": 14}
     for number, (name, messages) in enumerate(ways.items()):

@@ -1,4 +1,4 @@
-"""Figures of notebook 10's cover, of where time goes, and of a scoreboard."""
+"""Figures of notebook 10's cover and of a scoreboard."""
 
 import textwrap
 from collections.abc import Mapping
@@ -9,21 +9,14 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from cs336_course.drawing.style import (
     BLUE,
-    BROWN,
     FILLS,
-    GREEN,
     ORANGE,
-    PURPLE,
-    RED,
     figure,
     ink,
     label,
     show_cover,
 )
-from cs336_course.pages.gpt2_speed.story import A6000_LOSS, A6000_MS, KINDS
-
-KIND_COLOURS = dict(zip(KINDS, (BLUE, RED, PURPLE, BROWN, GREEN), strict=True))
-HATCHES = ("", "//", "..", "\\\\", "xx")
+from cs336_course.pages.gpt2_speed.story import A6000_LOSS, A6000_MS
 
 
 def cover() -> None:
@@ -46,36 +39,6 @@ def cover() -> None:
     axes.grid(False)
     label(axes, "A step of GPT-2 on an RTX A6000, in the lecture notes", "time [ms]", "")
     show_cover()
-
-
-def digits(value: float) -> str:
-    """Format three digits without an exponent, as in 0.0743, 55.3 and 2,250."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def time_by_kind(steps: Mapping[str, Mapping[str, float]], title: str) -> Figure:
-    """Draw a bar of milliseconds per step, split into kinds of work, with shares and the sum."""
-    drawing, axes = figure(13, 1.9 + 0.85 * len(steps))
-    longest = max(sum(parts.values()) for parts in steps.values())
-    for place, parts in enumerate(steps.values()):
-        left, total = 0.0, sum(parts.values())
-        for (kind, colour), hatch in zip(KIND_COLOURS.items(), HATCHES, strict=True):
-            width = parts.get(kind, 0.0)
-            axes.barh(place, width, 0.6, left=left, facecolor=colour, hatch=hatch, label=kind)
-            if width > 0.07 * longest:
-                ground = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
-                text = {"ha": "center", "va": "center", "fontsize": 13, "bbox": ground}
-                axes.text(left + width / 2, place, f"{width / total:.0%}", **text)
-            left += width
-        axes.text(left, place, f" {digits(total)} ms", va="center")
-    axes.set_yticks(range(len(steps)), list(steps))
-    axes.set_ylim(len(steps) - 0.45, -0.55)
-    axes.set_xlim(0, 1.14 * longest)
-    axes.grid(False, axis="y")
-    bars = axes.containers[: len(KINDS)]  # of the first step
-    axes.legend(handles=bars, loc="upper left", bbox_to_anchor=(0, -0.3), ncols=5)
-    label(axes, title, "time [ms]", "")
-    return drawing
 
 
 def beside_others(times: Mapping[str, Mapping[str, float]], title: str) -> Figure:
