@@ -55,10 +55,11 @@ def samplers(families: Mapping[str, Sequence[Point]], real: Point) -> Figure:
         size=(11, 5.6),
     )
     (axes,) = drawing.axes
-    axes.errorbar(*real[1:], color=BLACK, capsize=4)
+    _, x, y, dy, dx = real
+    axes.errorbar(x, y, yerr=dy, xerr=dx, color=BLACK, capsize=4)
     for (name, points), line in zip(families.items(), axes.lines, strict=False):
-        errors = tuple(zip(*points, strict=True))[1:]
-        axes.errorbar(*errors, fmt="none", ecolor=line.get_color(), capsize=4)
+        _, xs, ys, dys, dxs = zip(*points, strict=True)
+        axes.errorbar(xs, ys, yerr=dys, xerr=dxs, fmt="none", ecolor=line.get_color(), capsize=4)
         for setting, x, y, *_ in points:
             note = SIDES[name] | {"textcoords": "offset points", "color": ink(line.get_color())}
             halo = [withStroke(linewidth=3, foreground="white")]
