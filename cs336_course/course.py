@@ -159,7 +159,7 @@ PAGES = (
     ),
     Page(
         "08_gpt2_speaks",
-        "load published weights and publish your own, prove both, and let the model write",
+        "derive the nucleus from two ways to fail, prove loaded weights, and let your model write",
         ("07",),
         week=7,
     ),

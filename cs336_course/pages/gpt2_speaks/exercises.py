@@ -1,4 +1,4 @@
-"""Exercises of 08_gpt2_speaks: published weights, and sampling."""
+"""Exercises of 08_gpt2_speaks: the nucleus, and a sampler."""
 
 import math
 from collections.abc import Iterator
@@ -8,92 +8,17 @@ import torch
 from torch import Tensor, nn
 
 from cs336_course.engine import Case, Exercise, edits, function, normal, sizes
-from cs336_course.engine.modules import fill
 from cs336_course.engine.observe import runs_elsewhere
 from cs336_course.engine.records import Record, plain
-from cs336_lib import model as library
 from cs336_lib.config import GPTConfig
 from cs336_lib.sampling import filter_logits
 
 NOTEBOOK = "08_gpt2_speaks"
 
 
-def is_linear(name: str) -> bool:
-    """Return whether a tensor is a linear layer's weight, which OpenAI stores as (in, out)."""
-    return name.endswith(("c_attn.weight", "c_proj.weight", "c_fc.weight"))
-
-
 def ids(*shape: int, below: int, seed: int = 0) -> Tensor:
     """Return random token ids."""
     return torch.randint(below, shape, generator=torch.Generator().manual_seed(seed))
-
-
-# published_weights
-
-
-def models() -> Iterator[Case]:
-    """Yield shapes of models, with and without a padded vocabulary."""
-    for block_size, vocab_size, n_layer, n_head, n_embd, what in (
-        (11, 50, 2, 2, 8, ""),
-        (70, 64, 1, 1, 6, "more positions than tokens"),
-        (11, 50, 11, 2, 4, ""),
-        (16, 16, 2, 2, 16, "square tables"),
-        (11, 63, 2, 2, 8, "a padded row"),
-    ):
-        yield Case(what, own=GPTConfig(block_size, vocab_size, n_layer, n_head, n_embd))
-
-
-def exported(answer: Any, case: Case) -> Record:
-    """Observe the tensors, and whether the model is as before."""
-    model = library.GPT(case.inputs["own"])
-    fill(model, 0.1)
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    found = answer(model)
-    if not isinstance(found, dict):
-        return {"names": plain(found)}
-    tensors = {str(name): tensor for name, tensor in found.items()}
-    record: Record = {"names": sorted(tensors)}
-    record |= {name: plain(tensors[name]) for name in sorted(tensors)}
-    record["contiguous"] = all(
-        isinstance(tensor, Tensor) and tensor.is_contiguous() for tensor in tensors.values()
-    )
-    after = model.state_dict()
-    record["model"] = list(after) == list(before) and all(
-        torch.equal(after[name], tensor) for name, tensor in before.items()
-    )
-    record["tied"] = model.lm_head.weight is model.transformer.wte.weight
-    record["trains"] = all(parameter.requires_grad for parameter in model.parameters())
-    return record
-
-
-KIND = "t.t() if is_linear(n) else t"
-
-published_weights = Exercise(
-    NOTEBOOK,
-    "published_weights",
-    models,
-    observe=exported,
-    is_part=True,
-    smaller="A model has n_embd 8 and 50 tokens, padded to 64. Which shapes do wte, wpe and "
-    "h.0.mlp.c_fc.weight have in the file?",
-    says={
-        "names": "the names should be those of named_parameters(), which begin with "
-        "'transformer.', without lm_head.",
-        "contiguous": "a transposed tensor is a view with other strides, which safetensors "
-        "refuses; call .contiguous().",
-        "model": "you changed the model's own weights.",
-        "tied": "lm_head and wte are no longer one tensor; leave the model as it is.",
-        "trains": "a parameter no longer requires a gradient; leave the model as it is.",
-    },
-    wrong={
-        "the linear layers are still (out, in); OpenAI stores them as (in, out).": (KIND, "t"),
-        "a square matrix is a linear layer as well; go by the name.": (
-            "if is_linear(n)",
-            "if is_linear(n) and t.size(0) != t.size(1)",
-        ),
-        "a reshape isn't a transpose.": ("t.t()", "t.reshape(t.shape[::-1])"),
-    },
-)
 
 
 # nucleus

@@ -18,6 +18,19 @@ from cs336_lib.training import checkpoint
 TRAINED_ON = 0.9  # the share of the plays that the shipped model has read
 WORD = re.compile(r"[A-Za-z']+")
 
+# What GPT-2 (124M) wrote in Patrick von Platen's "How to generate text" of 18 March 2020
+# (github.com/huggingface/blog, commit 03f0d3b, how-to-generate.md), 50 tokens with the prompt each.
+DOG = "I enjoy walking with my cute dog"
+UNSURE = " I'm not sure if I'll ever be able to walk with my dog."
+GPT2_2020 = {
+    "greedy": f"{DOG}, but{UNSURE}{UNSURE}\n\nI'm not sure if I'll",
+    "pure sampling": f'{DOG}. He just gave me a whole new hand sense."\n\nBut it seems that the '
+    "dogs have learned a lot from teasing at the local batte harness once they take on the "
+    'outside.\n\n"I take',
+    "top-p 0.92": f"{DOG}. He will never be the same. I watch him play.\n\n\nGuys, my dog needs a "
+    "name. Especially if he is found with wings.\n\n\nWhat was that? I had a lot o",
+}
+
 
 def plays() -> tuple[str, str]:
     """Return the part of the plays that the shipped model has read, and the rest."""

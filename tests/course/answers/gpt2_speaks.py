@@ -2,8 +2,6 @@
 
 import torch
 import torch.nn.functional as F
-from einops import rearrange
-from torch import nn
 
 from cs336_course.engine import edits
 from cs336_course.pages.gpt2_speaks.exercises import (
@@ -16,31 +14,6 @@ from cs336_course.pages.gpt2_speaks.exercises import (
     rescaled,
 )
 from cs336_lib.sampling import filter_logits
-
-
-def by_modules(model):
-    found = {}
-    for prefix, module in model.transformer.named_modules(prefix="transformer"):
-        for key, parameter in module.named_parameters(recurse=False):
-            tensor = parameter.detach().clone()
-            if isinstance(module, nn.Linear) and key == "weight":
-                tensor = rearrange(tensor, "o i -> i o").contiguous()
-            found[f"{prefix}.{key}"] = tensor
-    found["transformer.wte.weight"] = found["transformer.wte.weight"][: model.config.vocab_size]
-    return found
-
-
-def by_comprehension(model):
-    with torch.no_grad():
-        theirs = dict(model.state_dict())
-        del theirs["lm_head.weight"]
-        theirs["transformer.wte.weight"] = model.lm_head.weight[: model.config.vocab_size]
-        return {
-            n: (w.mT if ".c_" in n and w.ndim == 2 else w).clone(
-                memory_format=torch.contiguous_format
-            )
-            for n, w in theirs.items()
-        }
 
 
 def in_plain_python(probabilities, p):
@@ -89,16 +62,10 @@ def by_library(model, idx, new_tokens, temperature=1.0, top_k=50, top_p=1.0):
 
 
 RIGHT = {
-    "published_weights": [by_modules, by_comprehension],
     "nucleus": [in_plain_python, by_mask],
     "generate": [among_topk, by_library],
 }
 REFUSED = {
-    "published_weights": [
-        ("    theirs = ", "    model.requires_grad_(False)\n    theirs = "),
-        (".contiguous()", ".contiguous().half()"),
-        ("is_linear(n) else t)", "is_linear(n) else t[: model.config.vocab_size])"),
-    ],
     "nucleus": [
         rescaled("probabilities.copy_(kept / kept.sum(-1, keepdim=True))"),
         rescaled("kept.double() / kept.sum(-1, keepdim=True)"),
