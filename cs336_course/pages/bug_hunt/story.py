@@ -78,14 +78,8 @@ SUSPECTS = {
     ),
 }
 """For each bug what it is, and the right line with the wrong one. Six of them have no case."""
-CASES = {
-    "A": "d21a2db0",
-    "B": "5dfe4fae",
-    "C": "6d21a3ab",
-    "D": "b5b2c44a",
-    "E": "8e77ef32",
-    "F": "421be920",
-}
+HASHES = ("d21a2db0", "5dfe4fae", "6d21a3ab", "b5b2c44a", "8e77ef32", "421be920")
+CASES = dict(zip("ABCDEF", HASHES, strict=True))
 """For each case a hash of its letter and its bug, so that a look at it doesn't spoil the hunt."""
 HEALTHY, TWIN = "healthy", "twin"
 WARM_UP = "schedule_off_by_one"  # the case that the notebook solves
@@ -342,22 +336,14 @@ class Hunt:
 
 
 def at(step: int, steps: int = STEPS) -> int:
-    """Return a step, if there is one.
-
-    Raises:
-        UserError: If there is no such step.
-    """
+    """Return a step, or raise a `UserError` if there is none."""
     if not 0 <= step < steps:
         raise UserError(f"there is no step {step}; the steps are 0 to {steps - 1}")
     return step
 
 
 def saved_after(steps: int) -> int:
-    """Return the number of the checkpoint that was saved after some steps.
-
-    Raises:
-        UserError: If there is no such checkpoint.
-    """
+    """Return the number of the checkpoint after some steps, or raise a `UserError`."""
     if steps not in range(0, STEPS + 1, SAVED_EVERY):
         raise UserError(f"checkpoints are saved after 0, {SAVED_EVERY}, ..., {STEPS} steps")
     return steps // SAVED_EVERY
