@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 STEPS, WARMUP, SAVED_EVERY = 96, 8, 8
-PEAK, LOWEST, DECAY, BETAS = 1e-2, 1e-3, 0.3, (0.9, 0.95)
+PEAK, LOWEST, DECAY, BETAS = 1e-2, 1e-3, 0.3, (0.5, 0.95)
 PIECES, WINDOWS, LENGTH = 4, 16, 32  # micro-batches and windows per step, tokens per window
 WIDTH, HEADS, DROPOUT, STD = 32, 2, 0.2, 0.1
 DATA, MASKS = 0, 1  # what a seed is for

@@ -1,4 +1,9 @@
-"""Small runs that show what it costs to believe two claims, about a file and about a sweep."""
+"""Small runs that show what it costs to believe a claim about a file, or about a sweep."""
+
+import io
+import tempfile
+from contextlib import redirect_stderr, redirect_stdout
+from typing import Any
 
 import torch
 from jaxtyping import Int
@@ -6,7 +11,17 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
 from cs336_course.shared.letter_gpt import CONTEXT, create
+from cs336_lib.config import TrainConfig
 from cs336_lib.model import GPT
+from cs336_lib.training.loop import train as library_train
+
+# A run of four steps on the shipped plays
+TINY: dict[str, Any] = {
+    **{"n_layer": 1, "n_head": 2, "n_embd": 16, "block_size": 16, "tokenizer": "char"},
+    **{"max_steps": 4, "warmup_steps": 1, "batch_tokens": 64, "micro_batch_size": 4},
+    **{"eval_every": 0, "eval_tokens": 64, "checkpoint_every": 0, "device": "cpu"},
+    **{"precision": "fp32", "compile": "off"},
+}
 
 # Mean losses of 20 steps each, as `train_reader` logs them on the two files of claim 8.
 READERS = {
@@ -85,3 +100,11 @@ def last_loss(model: nn.Module, optimizer: torch.optim.Optimizer) -> float:
         loss.backward()
         optimizer.step()
     return loss.item()
+
+
+def library_run(**settings: Any) -> float:
+    """Train by the library's loop without a word, and return the last loss."""
+    said = io.StringIO()
+    with tempfile.TemporaryDirectory() as folder, redirect_stdout(said), redirect_stderr(said):
+        result = library_train(TrainConfig(run_dir=folder, **TINY | settings))
+    return result.metrics[-1]["train_loss"]

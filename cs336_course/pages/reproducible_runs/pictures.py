@@ -24,7 +24,7 @@ def cover_resumed() -> None:
     right.set_yticks((0, 4.5, 20), ("sign", "exponent", "mantissa"))
     right.set_xticks([])
     right.grid(visible=False)
-    label(right, "The bits that changed are red", "60 of the weights, 32 bits each", "")
+    label(right, "The bits that changed are orange", "60 of the weights, 32 bits each", "")
     show_cover()
 
 

@@ -10,11 +10,6 @@ def reads_everything(module):
         largest = max(largest, script.batch()[1].max().item())
     return largest > 90_000
 """
-ONE_BATCH = """
-def reads_everything(module):
-    x, y = module.Script(torch.arange(120_000), 1, 0).batch()
-    return 50_000 < y.max().item() < 100_000
-"""
 SAME_BATCH = """
 def reads_everything(module):
     script = module.Script(torch.arange(120_000), 1, 0)
@@ -44,7 +39,6 @@ REFUSED = {
         "def reads_everything(module): return True",
         "def reads_everything(module): return False",
         ONLY_LARGEST,
-        ONE_BATCH,
         SAME_BATCH,
     ],
 }
