@@ -157,8 +157,9 @@ def train(recipe: Recipe, loss_scale: float = 1.0, seed: int = 0) -> Run:
         if isinstance(layer, nn.Linear) and recipe.quantize is not keep:
             layer.__class__ = QuantizedLinear
             layer.recipe = recipe  # type: ignore[assignment]
-    settings = {"betas": (0.9, 0.95), "weight_decay": 0.0, "fused": True}
-    optimizer = torch.optim.AdamW(model.parameters(), **settings)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), betas=(0.9, 0.95), weight_decay=0.0, fused=True
+    )
     losses = []
     for step, (x, y) in enumerate(batches(200, seed)):
         optimizer.param_groups[0]["lr"] = cosine(step, 200, 1.5e-3)
