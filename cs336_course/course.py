@@ -90,7 +90,7 @@ PAGES = (
     ),
     Page(
         "side_trips/low_bits",
-        "train with eight bits and with four, and decode a real 4-bit model by hand",
+        "choose four bits for weights and for gradients, and decode a real 4-bit model by hand",
         ("01",),
     ),
     Page(
@@ -101,8 +101,8 @@ PAGES = (
     ),
     Page(
         "side_trips/stride_costs",
-        "explain why 1,025 columns can be faster to walk than 1,024, and store windows without "
-        "a copy",
+        "explain why 1,025 columns can be faster to walk than 1,024, and walk through a matrix "
+        "in tiles",
         ("02",),
     ),
     Page(
@@ -120,7 +120,7 @@ PAGES = (
     ),
     Page(
         "side_trips/memory",
-        "account for every byte of a training step, and keep AdamW's state in fewer of them",
+        "account for every byte of a training step, and make it fit at least cost",
         ("04",),
     ),
     Page(

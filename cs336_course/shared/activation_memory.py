@@ -4,7 +4,7 @@ Both measurements also work on the meta device, where tensors have a shape but n
 """
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -51,6 +51,24 @@ class SavedTensors(torch.autograd.graph.saved_tensors_hooks):
     def bytes(self) -> int:
         """The bytes of all storages saved so far."""
         return sum(storage.nbytes() for storage in self.storages.values())
+
+
+def keeps_only_inputs(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return a fused form of a function: it saves its inputs, and runs again in backward."""
+
+    class Fused(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *inputs: Tensor) -> Tensor:
+            ctx.save_for_backward(*inputs)
+            return function(*inputs)
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Tensor) -> Any:
+            inputs = [x.detach().requires_grad_() for x in ctx.saved_tensors]
+            with torch.enable_grad():
+                return torch.autograd.grad(function(*inputs), inputs, gradients)
+
+    return Fused.apply
 
 
 class LiveBytes(TorchDispatchMode):

@@ -33,7 +33,7 @@ def keep(x: Tensor, stochastic: bool = False) -> Tensor:
 
 def e4m3(x: Tensor, stochastic: bool = False) -> Tensor:
     """Round to E4M3 without a scale."""
-    return x.to(torch.float8_e4m3fn).float()
+    return x.clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn).float()
 
 
 def scaled_e4m3(x: Tensor, stochastic: bool = False) -> Tensor:
@@ -51,19 +51,28 @@ def e2m1(x: Float[Tensor, "..."], stochastic: bool = False) -> Float[Tensor, "..
     return (steps * gap).clamp(max=E2M1_MAX).copysign(x)
 
 
-def scaled_e2m1(x: Tensor, stochastic: bool = False) -> Tensor:
-    """Round to fp4 with one scale for the tensor."""
-    scale = x.abs().max() / E2M1_MAX + SMALLEST
-    return e2m1(x / scale, stochastic) * scale
+def int4(x: Float[Tensor, "..."], stochastic: bool = False) -> Float[Tensor, "..."]:
+    """Round to the integers from -7 to 7, to the nearest or stochastically."""
+    whole = torch.floor(x + torch.rand_like(x)) if stochastic else torch.round(x)
+    return whole.clamp(-7, 7)
 
 
-def nvfp4(x: Float[Tensor, "..."], stochastic: bool = False) -> Float[Tensor, "..."]:
-    """Round to fp4 with an E4M3 scale for each 16 neighbors and an fp32 scale for the tensor."""
-    blocks = x.reshape(-1, BLOCK)
-    largest = blocks.abs().amax(dim=1, keepdim=True)
-    tensor_scale = largest.max() / (E2M1_MAX * E4M3_MAX) + SMALLEST
-    scale = e4m3(largest / E2M1_MAX / tensor_scale).clamp(min=2**-9) * tensor_scale
-    return (e2m1(blocks / scale, stochastic) * scale).reshape(x.shape)
+def four_bits(stairs: Quantize, group: int = 0) -> Quantize:
+    """Return rounding to `int4` or `e2m1` with an fp32 scale for the tensor.
+
+    With a group, that many neighbors have an E4M3 scale of their own.
+    """
+    largest = stairs(torch.tensor(99.0), False)
+
+    def quantize(x: Tensor, stochastic: bool = False) -> Tensor:
+        groups = x.reshape(-1, group or x.numel())
+        scale = groups.abs().amax(dim=1, keepdim=True) / largest + SMALLEST
+        if group:
+            of_tensor = scale.max() / E4M3_MAX
+            scale = e4m3(scale / of_tensor).clamp(min=2**-9) * of_tensor
+        return (stairs(groups / scale, stochastic) * scale).reshape(x.shape)
+
+    return quantize
 
 
 def hadamard(size: int) -> Float[Tensor, "size size"]:
@@ -93,12 +102,12 @@ class Recipe:
     Attributes:
         quantize: Rounds both operands of each matmul along the dimension that is summed.
         stochastic: Whether gradients are rounded stochastically.
-        hadamard: Whether both operands of the weights' gradient are first spread.
+        only: "forward" leaves backward in fp32, and "gradients" rounds nothing but gradients.
     """
 
     quantize: Quantize = keep
     stochastic: bool = False
-    hadamard: bool = False
+    only: str = ""
 
 
 class QuantizedMatmul(torch.autograd.Function):
@@ -109,20 +118,20 @@ class QuantizedMatmul(torch.autograd.Function):
         """Return the output, from a quantized input and weight."""
         ctx.save_for_backward(x, weight)
         ctx.recipe = recipe
-        return recipe.quantize(x, False) @ recipe.quantize(weight, False).T
+        quantize = keep if recipe.only == "gradients" else recipe.quantize
+        return quantize(x, False) @ quantize(weight, False).T
 
     @staticmethod
     def backward(ctx, gradient: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[override]
         """Return the gradients of the input and the weight."""
         x, weight = ctx.saved_tensors
         recipe: Recipe = ctx.recipe
-        flat = gradient.flatten(0, -2)
-        to_input = recipe.quantize(flat, recipe.stochastic)
-        d_input = to_input @ recipe.quantize(weight.T.contiguous(), False).T
-        by_token = (flat.T.contiguous(), x.flatten(0, -2).T.contiguous())
-        to_weight, inputs = map(spread, by_token) if recipe.hadamard else by_token
-        quantized = recipe.quantize(to_weight, recipe.stochastic)
-        return d_input.view_as(x), quantized @ recipe.quantize(inputs, False).T, None
+        operand = keep if recipe.only else recipe.quantize
+        rounded = keep if recipe.only == "forward" else recipe.quantize
+        flat, inputs = gradient.flatten(0, -2), x.flatten(0, -2).T.contiguous()
+        d_input = rounded(flat, recipe.stochastic) @ operand(weight.T.contiguous(), False).T
+        d_weight = rounded(flat.T.contiguous(), recipe.stochastic) @ operand(inputs, False).T
+        return d_input.view_as(x), d_weight, None
 
 
 class QuantizedLinear(nn.Linear):
@@ -136,21 +145,23 @@ class QuantizedLinear(nn.Linear):
         return y if self.bias is None else y + self.bias
 
 
-def train(recipe: Recipe, loss_scale: float = 1.0) -> Run:
+def train(recipe: Recipe, loss_scale: float = 1.0, seed: int = 0) -> Run:
     """Train a GPT of one block for 200 steps. All its linear layers are quantized, the output, too.
 
     Weights, moments and everything outside these matmuls stay in fp32. The gradients are divided by
     the loss scale before the step.
     """
-    torch.manual_seed(0)
-    model = small_gpt(1, 0)
+    torch.manual_seed(seed)
+    model = small_gpt(1, seed)
     for layer in model.modules():
         if isinstance(layer, nn.Linear) and recipe.quantize is not keep:
             layer.__class__ = QuantizedLinear
             layer.recipe = recipe  # type: ignore[assignment]
-    optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.95), weight_decay=0.0)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), betas=(0.9, 0.95), weight_decay=0.0, fused=True
+    )
     losses = []
-    for step, (x, y) in enumerate(batches(200, 0)):
+    for step, (x, y) in enumerate(batches(200, seed)):
         optimizer.param_groups[0]["lr"] = cosine(step, 200, 1.5e-3)
         loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten())
         optimizer.zero_grad()
@@ -224,10 +235,10 @@ def rounded_blocks(model: GPT, quantize: Quantize) -> Iterator[None]:
 
 
 @torch.no_grad()
-def loss_with(model: GPT, quantize: Quantize, windows: int = 16) -> float:
-    """Return the validation loss after rounding the blocks' matrices. They are restored."""
+def losses_with(model: GPT, quantize: Quantize, windows: int = 64) -> Float[Tensor, " windows"]:
+    """Return the loss of each validation window after rounding the blocks' matrices."""
     _, stream, _ = open_data("", "", "char")
     loader = Loader(stream, model.config.block_size, model.config.vocab_size, 1337)
-    starts = loader.validation_starts(windows * model.config.block_size)
+    x, y = loader.windows(loader.validation_starts(windows * model.config.block_size))
     with rounded_blocks(model, quantize):
-        return model(*loader.windows(starts)).item()
+        return F.cross_entropy(model(x).transpose(1, 2), y, reduction="none").mean(1)

@@ -18,12 +18,12 @@ def cover() -> None:
     _, both = figure(10, 3.2, ncols=2)
     for axes, width, pace in zip(both, (1024, 1025), ("slow", "fast"), strict=True):
         addresses = 4 * width * np.arange(width)
-        held = np.bincount(addresses // LINE % SETS, minlength=SETS).reshape(32, 64)
+        held = np.bincount(addresses // LINE % SETS, minlength=SETS).reshape(32, 32)
         axes.pcolormesh(held > 0, cmap=ListedColormap(["#E3F1FA", RED]), vmin=0, vmax=1)
         axes.grid(False)
         axes.set(xticks=[], yticks=[])
         title = f"{width:,} columns: {pace}"
-        label(axes, title, f"{(held > 0).sum():,} of {SETS:,} sets hold the column", "the cache")
+        label(axes, title, f"red: sets that hold a column, {(held > 0).sum():,} of {SETS:,}", "")
     show_cover()
 
 
@@ -49,7 +49,7 @@ def width_bars(widths: Mapping[int, tuple[float, float]], title: str) -> Figure:
         widths: Nanoseconds per number by width, along the rows and along the columns.
         title: Title of the figure.
     """
-    drawing, axes = figure(11, 4.6)
+    drawing, axes = figure(8 + 0.7 * len(widths), 4.6)
     places = range(len(widths))
     for shift, name, colour, hatch in ((-0.2, "x", SKY, ""), (0.2, "x.T", ORANGE, "//")):
         times = [pair[shift > 0] for pair in widths.values()]

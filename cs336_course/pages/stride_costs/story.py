@@ -1,16 +1,17 @@
 """Simulate a set-associative cache, which explains why some strides are slow."""
 
+import random
 from collections import OrderedDict
 from collections.abc import Iterable
 
-LINE, SETS = 64, 2048  # bytes of a cache line, and sets of an L2 cache of 2 MiB
+LINE, SETS = 64, 1024  # bytes of a cache line, and sets of an L2 cache of 512 KiB
 
 
-def misses(addresses: Iterable[int], sets: int, places: int) -> int:
+def misses(addresses: Iterable[int], sets: int, places: int, drop: str = "oldest") -> int:
     """Count the reads whose cache line is missing.
 
     A line goes into the set `line number % sets`. A full set drops the line that was used least
-    recently.
+    recently, or a "random" one.
 
     Args:
         addresses: Byte addresses, in the order in which they are read.
@@ -18,7 +19,7 @@ def misses(addresses: Iterable[int], sets: int, places: int) -> int:
         places: Number of lines in a set.
     """
     cache: list[OrderedDict[int, None]] = [OrderedDict() for _ in range(sets)]
-    missed = 0
+    missed, dice = 0, random.Random(0)
     for address in addresses:
         line = address // LINE
         held = cache[line % sets]
@@ -26,17 +27,19 @@ def misses(addresses: Iterable[int], sets: int, places: int) -> int:
             held.move_to_end(line)
             continue
         missed += 1
+        if len(held) == places:
+            del held[next(iter(held)) if drop == "oldest" else dice.choice(list(held))]
         held[line] = None
-        if len(held) > places:
-            held.popitem(last=False)
     return missed
 
 
-def missed_share(width: int, height: int | None = None) -> float:
-    """Return the share of reads that miss a cache of 2 MiB on a walk down 48 columns in fp32.
+def missed_share(
+    width: int, height: int = 0, sets: int = SETS, places: int = 8, drop: str = "oldest"
+) -> float:
+    """Return the share of reads that miss a cache on a walk down 48 columns in fp32.
 
     Without a height, the matrix is square.
     """
     rows = range(height or width)
     walk = [4 * (row * width + column) for column in range(48) for row in rows]
-    return misses(walk, SETS, places=16) / len(walk)
+    return misses(walk, sets, places, drop) / len(walk)

@@ -1,32 +1,26 @@
 """Answers to the exercises of the page stride_costs."""
 
-import numpy as np
-import torch
 
-from cs336_course.engine import edits
+def sorted_by_tile(height, width, tall, wide):
+    """Sort all numbers by tile, column and row."""
+    numbers = [(row, column) for row in range(height) for column in range(width)]
+    return sorted(numbers, key=lambda at: (at[1] // wide, at[0] // tall, at[1], at[0]))
+
 
 RIGHT = {
-    "im2col": [
-        lambda image, k: image.unfold(0, k, 1).unfold(1, k, 1),
-        lambda image, k: image.unfold(1, k, 1).unfold(0, k, 1).transpose(2, 3),
-        ("(down, right, down, right)", "[image.stride(d) for d in (0, 1, 0, 1)]"),
+    "tiled_walk": [
+        sorted_by_tile,
+        lambda *sizes: iter(sorted_by_tile(*sizes)),
+        lambda *sizes: [list(at) for at in sorted_by_tile(*sizes)],
     ],
 }
 REFUSED = {
-    "im2col": [
-        lambda image, k: None,
-        lambda image, k: image.unfold(0, k, 1).unfold(1, k, 1).clone(),
-        ("height - k + 1, width - k + 1", "height, width"),
-        edits(("k, k)", "3, 3)"), ("- k", "- 3")),
-        ("width - k", "height - k"),
-        ("right))", "right)).flatten(2)"),
-        ("right))", "right)).numpy()"),
-        ("image.as_strided", "image.detach().as_strided"),
-        ("image.stride()", "image.contiguous().stride()"),
-        ("down, right = image.stride()", "down, right = image.stride(0), 1"),
-        ("height, width", "image.sub_(1)\n    height, width"),
-        lambda image, k: torch.from_numpy(
-            np.lib.stride_tricks.sliding_window_view(image.detach().numpy(), (k, k), writeable=True)
-        ),
+    "tiled_walk": [
+        lambda *sizes: [],
+        lambda *sizes: sorted_by_tile(*sizes) * 2,
+        lambda *sizes: sorted_by_tile(*sizes)[:-1],
+        lambda *sizes: [row for row, _ in sorted_by_tile(*sizes)],
+        ("range(0, height, tall)", "range(0, height - tall + 1, tall)"),
+        ("range(0, width, wide)", "range(0, width - wide + 1, wide)"),
     ],
 }
