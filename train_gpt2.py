@@ -11,12 +11,8 @@ import math
 import os
 import sys
 import time
-import zipfile
-from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # so that torch's waiting threads sleep
 
 import numpy as np
 import tiktoken
@@ -25,7 +21,6 @@ import torch.distributed as dist
 import torch.nn.functional as F
 import tyro
 from einops import rearrange
-from filelock import FileLock, Timeout
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -36,7 +31,7 @@ class Config:
 
     data: str = "fineweb"  # folder of shards of tokens, which `cs336 prepare` writes
     out: str = "log"  # folder of the log, the checkpoint and the weights
-    init_from: str = ""  # model.safetensors of an earlier run or of a Hugging Face GPT-2
+    init_from: str = ""  # folder of an earlier run, or of a Hugging Face GPT-2
     hellaswag: str = ""  # HellaSwag's examples, in JSON lines
     prompt: str = "Hello, I'm a language model,"  # which evaluations continue ("": a new text)
     n_layer: int = 12
@@ -212,35 +207,28 @@ def generate(model, idx: Tensor, new_tokens: int, temperature=1.0, top_k=50, top
 def open_tokenizer(folder: str) -> tiktoken.Encoding:
     """Return the tokenizer of the data: letters if tokenizer.json lists them, otherwise GPT-2's."""
     path = Path(folder, "tokenizer.json")
-    if not any(Path(folder).glob("*.bin")):
-        raise SystemExit(f"{folder} has no shards; `cs336 prepare` writes them")
     alphabet = json.loads(path.read_text()).get("alphabet") if path.exists() else None
-    if alphabet:
-        ranks = {letter.encode(): i for i, letter in enumerate(alphabet)}
-        known = "[" + "".join(rf"\x{{{ord(letter):x}}}" for letter in alphabet) + "]"
-        return tiktoken.Encoding("letters", pat_str=known, mergeable_ranks=ranks, special_tokens={})
-    try:
-        return tiktoken.get_encoding("gpt2")
-    except OSError:
-        raise SystemExit("go online for GPT-2's tokenizer, or set TIKTOKEN_CACHE_DIR") from None
+    if not alphabet:
+        return tiktoken.get_encoding("gpt2")  # which is downloaded once
+    ranks = {letter.encode(): i for i, letter in enumerate(alphabet)}
+    known = "[" + "".join(rf"\x{{{ord(letter):x}}}" for letter in alphabet) + "]"
+    return tiktoken.Encoding("letters", pat_str=known, mergeable_ranks=ranks, special_tokens={})
 
 
 class Tokens:
     """Shards in llm.c's format (a header of 1,024 bytes, then uint16 tokens), as one stream."""
 
     def __init__(self, folder: str, split: str, config):
-        paths, self.vocab_size = sorted(Path(folder).glob(f"*{split}*.bin")), config.vocab_size
-        if not paths:
-            raise SystemExit(f"{folder} has no *{split}*.bin; `cs336 prepare` writes them")
+        paths = sorted(Path(folder).glob(f"*{split}*.bin"))
         for path in paths:
             length = (path.stat().st_size - 1024) / 2
             if np.fromfile(path, np.int32, 3).tolist() != [20240520, 1, length]:
                 raise SystemExit(f"{path}: not a whole llm.c shard; `cs336 prepare` writes them")
         self.shards = [np.memmap(path, np.uint16, "r", offset=1024) for path in paths]
         self.begins = np.cumsum([0, *map(len, self.shards)]).tolist()
-        if len(self) <= config.block_size:
-            raise SystemExit(f"{folder}: {len(self)} tokens for {split}, fewer than a window needs")
         count = (len(self) - 1) // config.block_size  # of the windows, which training shuffles
+        if count < 1:
+            raise SystemExit(f"{folder} has {len(self)} tokens for {split}, too few for a window")
         self.starts = np.random.default_rng(config.seed).permutation(count) * config.block_size
 
     def __len__(self) -> int:
@@ -250,8 +238,6 @@ class Tokens:
         """Return `count` tokens from position `start` on, perhaps from several shards."""
         shard = np.searchsorted(self.begins, start, "right") - 1
         tokens = self.shards[shard][start - self.begins[shard] :][:count]
-        if tokens.max() >= self.vocab_size:
-            raise SystemExit(f"token {tokens.max()} is too large for {self.vocab_size} tokens")
         rest = count - len(tokens)
         return np.concatenate((tokens, self.read(start + len(tokens), rest))) if rest else tokens
 
@@ -266,13 +252,12 @@ def windows(tokens: Tokens, starts: list[int], block_size: int) -> tuple[Tensor,
 def join_processes() -> torch.device:
     """Join torchrun's other processes, if there are any, and return this process's device."""
     world = int(os.environ.get("WORLD_SIZE", 1))
-    device = torch.device("mps" if torch.backends.mps.is_available() and world == 1 else "cpu")
-    if torch.cuda.is_available():
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
-        torch.cuda.set_device(device)
     if world > 1:
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    return device
+        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
+        return torch.device("cuda")  # from now on the one of LOCAL_RANK
+    return torch.device("mps" if torch.backends.mps.is_available() and world == 1 else "cpu")
 
 
 def rank_and_world() -> tuple[int, int]:
@@ -296,13 +281,6 @@ def micro_batches(tokens: Tokens, step: int, config):
         yield windows(tokens, starts, config.block_size)
 
 
-def ahead(pieces, device: torch.device):
-    """Yield micro-batches on the device; a GPU computes with one while Python reads the next."""
-    pin = device.type == "cuda"  # a copy from pinned memory doesn't wait for the GPU
-    for piece in pieces:
-        yield [(t.pin_memory() if pin else t).to(device, non_blocking=pin) for t in piece]
-
-
 # ========================================= Optimizer ==========================================
 
 
@@ -311,18 +289,15 @@ def learning_rate(step: int, config) -> float:
     peak, lowest, warmup = config.learning_rate, config.min_learning_rate, config.warmup_steps
     if step < warmup:
         return peak * (step + 1) / warmup
-    first = max(warmup - 1, 0)
-    progress = (step - first) / max(config.max_steps - 1 - first, 1)
-    return lowest + (peak - lowest) * (1 + math.cos(math.pi * min(progress, 1))) / 2
+    progress = (step + 1 - warmup) / (config.max_steps - warmup)
+    return lowest + (peak - lowest) * (1 + math.cos(math.pi * progress)) / 2
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict]:
     """Decay matrices and embeddings, but no biases and gains."""
-    parameters = list(model.parameters())
-    return [
-        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": weight_decay},
-        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
-    ]
+    decayed = [p for p in model.parameters() if p.dim() >= 2]
+    rest = [p for p in model.parameters() if p.dim() < 2]
+    return [{"params": decayed, "weight_decay": weight_decay}, {"params": rest, "weight_decay": 0}]
 
 
 def make_optimizer(model: nn.Module, config) -> torch.optim.AdamW:
@@ -352,12 +327,10 @@ def evaluate(model: nn.Module, tokens: Tokens, config, autocast) -> Tensor:
     count = max(1, min(available, config.eval_tokens // config.block_size))
     starts = [i * available // count * config.block_size for i in range(rank, count, world)]
     total = torch.zeros((), device=model.lm_head.weight.device)
-    model.eval()
     for first in range(0, len(starts), config.micro_batch_size):
         x, y = windows(tokens, starts[first : first + config.micro_batch_size], config.block_size)
         with autocast:
             total += model(x.to(total.device), y.to(total.device)) * len(x) / count
-    model.train()
     return sum_over_processes(total)
 
 
@@ -375,30 +348,23 @@ def ending_losses(model: nn.Module, contexts: list, endings: list) -> Tensor:
 
 def read_examples(path: str, encode) -> list[tuple[list[int], list[list[int]], int]]:
     """Read HellaSwag's examples: tokens of a context and of four endings, and which is right."""
-    try:
-        rows = [json.loads(row) for row in Path(path).read_text("utf-8").split("\n") if row] or [{}]
-        examples = []
-        for row in rows:
-            a, b, c, d = (encode(" " + ending) for ending in row["endings"])
-            label = ["0", "1", "2", "3"].index(str(row["label"]))
-            examples.append((encode(row["ctx"]), [a, b, c, d], label))
-        return examples
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        wanted = "lines with ctx, four endings and a label of 0 to 3"
-        raise SystemExit(f"{path}: {error!r}; {wanted} expected") from None
+    examples = []
+    for row in map(json.loads, Path(path).read_text("utf-8").strip().split("\n")):
+        context, *endings = map(encode, [row["ctx"], *(f" {text}" for text in row["endings"])])
+        if not all([context, len(endings) == 4, *endings, str(row["label"]) in "0 1 2 3".split()]):
+            raise SystemExit(f"{path}: a context, four endings and a label expected, not {row}")
+        examples.append((context, endings, int(row["label"])))
+    return examples
 
 
 @torch.no_grad()
 def hellaswag(model: nn.Module, examples: list, autocast) -> float:
     """Return the share of examples whose true ending has the lowest loss."""
     rank, world = rank_and_world()
-    right, mine = torch.zeros((), device=model.lm_head.weight.device), examples[rank::world]
-    for first in range(0, len(mine), 16):  # 64 texts of about a hundred tokens
-        contexts, endings, labels = zip(*mine[first : first + 16], strict=True)
-        contexts = [context for context in contexts for _ in range(4)]
+    right = torch.zeros((), device=model.lm_head.weight.device)
+    for context, endings, label in examples[rank::world]:
         with autocast:
-            losses = ending_losses(model, contexts, [e for four in endings for e in four])
-        right += (losses.view(-1, 4).argmin(1) == torch.tensor(labels, device=right.device)).sum()
+            right += ending_losses(model, [context] * 4, endings).argmin() == label
     return sum_over_processes(right).item() / len(examples)
 
 
@@ -477,46 +443,23 @@ def save(out: Path, model: nn.Module, optimizer, config, step: int) -> None:
     """Save the weights as transformers reads them, and all that a resumed run needs."""
     shape = asdict(config) | {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}
     shape |= {"n_positions": config.block_size, "n_ctx": config.block_size}
-    (out / "config.tmp").write_text(json.dumps(shape))
-    save_file(published_weights(model), out / "model.tmp", metadata={"format": "pt"})
-    os.chmod(out / "model.tmp", 0o644)  # save_file lets only its owner read it
+    (out / "config.json").write_text(json.dumps(shape))
+    save_file(published_weights(model), out / "model.safetensors", metadata={"format": "pt"})
     state = {"step": step, "log": (out / "log.jsonl").read_text(), "config": asdict(config)}
     state |= {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
     torch.save(state, out / "checkpoint.tmp")
-    for name in ("config.json", "model.safetensors", "checkpoint.pt"):  # the checkpoint commits
-        with open((out / name).with_suffix(".tmp"), "rb+") as file:
-            os.fsync(file.fileno())  # else a power cut may leave a name without its bytes
-        if name == "checkpoint.pt" and (out / name).exists():
-            os.replace(out / name, out / "previous.pt")
-        os.replace(file.name, out / name)
-
-
-def locked(out: Path):
-    """Make the folder of a run, and return a lock that keeps other processes out of it."""
-    out.mkdir(parents=True, exist_ok=True)
-    try:
-        return FileLock(out / "lock").acquire(timeout=0)
-    except Timeout:
-        raise SystemExit(f"{out}: another process trains there; use another --out") from None
-
-
-def newest(paths: list[Path]) -> dict:
-    """Return the first checkpoint that is as it was saved."""
-    for path in paths:
-        with suppress(Exception):  # damaged bytes can raise anything
-            if zipfile.ZipFile(path).testzip() is None:  # torch saves checksums, but ignores them
-                return torch.load(path, map_location="cpu", weights_only=True)
-        print(f"{path} is damaged", flush=True)
-    raise SystemExit(f"restore {paths[0]} from a copy, or use another --out")
+    with open(out / "checkpoint.tmp", "rb+") as file:
+        os.fsync(file.fileno())  # else a power cut may leave the new name without its bytes
+    os.replace(file.name, out / "checkpoint.pt")  # a kill leaves the old checkpoint or the new one
 
 
 def resume(out: Path, model: nn.Module, optimizer, config) -> int:
-    """Load the newest checkpoint of an interrupted run, if there is one, and return its step."""
-    paths = [path for path in (out / "checkpoint.pt", out / "previous.pt") if path.exists()]
-    if not paths:
+    """Load the checkpoint of an interrupted run, if there is one, and return its step."""
+    out.mkdir(parents=True, exist_ok=True)
+    if not (out / "checkpoint.pt").exists():
         (out / "log.jsonl").write_text("")
         return 0
-    state = newest(paths)
+    state = torch.load(out / "checkpoint.pt", map_location="cpu", weights_only=True)
     free = "data out init_from hellaswag prompt max_steps micro_batch_size eval_every eval_tokens"
     free += " bf16 compile peak_tflops"
     for name, was in state["config"].items():
@@ -528,67 +471,61 @@ def resume(out: Path, model: nn.Module, optimizer, config) -> int:
     return state["step"]
 
 
-def report(row: dict, model, optimizer, tokenizer, examples: list, config, autocast) -> None:
-    """Judge an evaluated step, log and print the numbers of any step, and save the run."""
-    if not all(map(math.isfinite, row.values())):
-        raise SystemExit(f"{row}; begin another --out with a lower --learning-rate")
-    row["tokens_per_second"] = config.batch_tokens / row["seconds"]
-    if config.peak_tflops:
-        weights = sum(p.numel() for p in model.parameters()) - model.transformer.wpe.weight.numel()
-        flops = 6 * weights + 12 * config.n_layer * config.n_embd * config.block_size  # per token
-        row["mfu"] = row["tokens_per_second"] * flops / (config.peak_tflops * 1e12)
-    if is_evaluated := "val_loss" in row:
-        row |= {"hellaswag": hellaswag(model, examples, autocast)} if examples else {}
-        torch.manual_seed(row["step"])  # so that a resumed run writes the same
-        prompt = tokenizer.encode(config.prompt, allowed_special="all") or [tokenizer.n_vocab - 1]
-        prompt = torch.tensor([prompt], device=model.lm_head.weight.device)
-        row["sample"] = tokenizer.decode(generate(model, prompt, 256)[0].tolist())
-    if rank_and_world()[0] == 0:
-        with open(Path(config.out, "log.jsonl"), "a") as log:
-            log.write(json.dumps(row) + "\n")
-        if is_evaluated:
-            save(Path(config.out), model, optimizer, config, row["step"] + 1)
-        numbers = (f"{name} {value:.5g}" for name, value in row.items() if name != "sample")
-        print(", ".join(numbers), *row.get("sample", "").splitlines(), sep="\n", flush=True)
-
-
 def check_settings(path: Path) -> None:
     """Refuse weights whose config.json names what this model doesn't compute."""
-    found = json.loads(path.read_text()) if path.exists() else {}
     known = {"activation_function": ["gelu_new", "gelu_pytorch_tanh"], "layer_norm_epsilon": [1e-5]}
     known |= {"scale_attn_weights": [True], "scale_attn_by_inverse_layer_idx": [False]}
-    for name, values in known.items():
-        if found.get(name, values[0]) not in values:
-            raise ValueError(f"config.json has {name} {found[name]}, and this model {values[0]}")
+    for name, value in json.loads(path.read_text()).items():
+        if value not in known.get(name, [value]):
+            raise SystemExit(f"{path}: this model doesn't compute {name} {value}")
 
 
 def main(config: Config) -> None:
     """Train GPT-2 into the folder `config.out`, from the start or from its checkpoint on."""
-    out, device, tokenizer = Path(config.out), join_processes(), open_tokenizer(config.data)
-    (rank, world), config = rank_and_world(), replace(config, vocab_size=tokenizer.n_vocab)
+    device = join_processes()
+    (rank, world), out = rank_and_world(), Path(config.out)
     if config.batch_tokens % (config.micro_batch_size * config.block_size * world):
         raise SystemExit("batch_tokens must be a multiple of micro-batch x block_size x processes")
     train_tokens, val_tokens = (Tokens(config.data, split, config) for split in ("train", "val"))
+    tokenizer = open_tokenizer(config.data)
+    config = replace(config, vocab_size=tokenizer.n_vocab)
     examples = read_examples(path, tokenizer.encode_ordinary) if (path := config.hellaswag) else []
     torch.manual_seed(config.seed)
     model = GPT(config)
     if config.init_from:
-        try:
-            check_settings(Path(config.init_from).with_name("config.json"))
-            load_weights(model, load_file(config.init_from))
-        except Exception as error:  # no such file, or one of another kind or shape
-            raise SystemExit(f"{config.init_from}: {error}") from None
+        check_settings(Path(config.init_from, "config.json"))
+        load_weights(model, load_file(Path(config.init_from, "model.safetensors")))
     fast_model, autocast = fast(model.to(device), config)
     optimizer = make_optimizer(model, config)
 
     def batches(step: int):
-        return ahead(micro_batches(train_tokens, step, config), device)
+        return micro_batches(train_tokens, step, config)
 
-    with locked(out) if rank == 0 else nullcontext():
-        sum_over_processes(torch.zeros(1, device=device))  # which waits for rank 0 and its lock
-        first_step = resume(out, model, optimizer, config)
-        for row in train(fast_model, optimizer, batches, val_tokens, config, autocast, first_step):
-            report(row, model, optimizer, tokenizer, examples, config, autocast)
+    first_step = resume(out, model, optimizer, config)
+    if first_step == 0:  # each process prints it, and all should print the same
+        loss = evaluate(fast_model, val_tokens, config, autocast)
+        print(f"val_loss {loss:.5g} before step 0", flush=True)
+    weights = sum(p.numel() for p in model.parameters()) - model.transformer.wpe.weight.numel()
+    flops = 6 * weights + 12 * config.n_layer * config.n_embd * config.block_size  # per token
+    prompt = tokenizer.encode(config.prompt, allowed_special="all") or [tokenizer.n_vocab - 1]
+    for row in train(fast_model, optimizer, batches, val_tokens, config, autocast, first_step):
+        if not all(map(math.isfinite, row.values())):
+            raise SystemExit(f"{row}; begin another --out with a lower --learning-rate")
+        row["tokens_per_second"] = config.batch_tokens / row["seconds"]
+        if config.peak_tflops:
+            row["mfu"] = row["tokens_per_second"] * flops / (config.peak_tflops * 1e12)
+        if is_evaluated := "val_loss" in row:
+            row |= {"hellaswag": hellaswag(model, examples, autocast)} if examples else {}
+            torch.manual_seed(row["step"])  # so that a resumed run writes the same
+            text = generate(model, torch.tensor([prompt], device=device), 256)[0].tolist()
+            row["sample"] = tokenizer.decode(text)
+        if rank == 0:
+            with open(out / "log.jsonl", "a") as log:
+                log.write(json.dumps(row) + "\n")
+            if is_evaluated:
+                save(out, model, optimizer, config, row["step"] + 1)
+            numbers = (f"{name} {value:.5g}" for name, value in row.items() if name != "sample")
+            print(", ".join(numbers), *row.get("sample", "").splitlines(), sep="\n", flush=True)
     if world > 1:
         dist.destroy_process_group()
 

@@ -170,10 +170,10 @@ def test_one_process_goes_on_for_two_with_several_buckets(folder, straight, tmp_
 def test_killed_again_and_again_it_ends_the_same(folder, straight, tmp_path):
     killed(folder, tmp_path, CLIP, 1)
     assert not (tmp_path / "checkpoint.pt").exists()
-    killed(folder, tmp_path, "os.chmod", 0)  # while it saves for the first time
+    killed(folder, tmp_path, "os.fsync", 0)  # while it saves for the first time
     assert not (tmp_path / "checkpoint.pt").exists()
     killed(folder, tmp_path, CLIP, 5)
-    killed(folder, tmp_path, "os.replace", 1)  # when one of the new files has its name
+    killed(folder, tmp_path, "os.replace", 0)  # when the new weights have their name
     assert (tmp_path / "checkpoint.pt").exists()
     out, rows = straight
     assert finish(folder, tmp_path) == rows
