@@ -502,8 +502,8 @@ def main(config: Config) -> None:
         return micro_batches(train_tokens, step, config)
 
     first_step = resume(out, model, optimizer, config)
-    if first_step == 0:  # each process prints it, and all should print the same
-        loss = evaluate(fast_model, val_tokens, config, autocast)
+    loss = evaluate(fast_model, val_tokens, config, autocast).item()
+    if rank == first_step == 0:
         print(f"val_loss {loss:.5g} before step 0", flush=True)
     weights = sum(p.numel() for p in model.parameters()) - model.transformer.wpe.weight.numel()
     flops = 6 * weights + 12 * config.n_layer * config.n_embd * config.block_size  # per token

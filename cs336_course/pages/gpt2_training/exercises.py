@@ -246,8 +246,7 @@ def clock(read: Callable[[], float], wait: Callable[[], None]) -> Iterator[None]
 
     with ExitStack() as stack:
         for name in ("item", "tolist", "cpu", "__float__"):
-            new = waiting(getattr(Tensor, name))
-            stack.enter_context(mock.patch.object(Tensor, name, new))
+            stack.enter_context(mock.patch.object(Tensor, name, waiting(getattr(Tensor, name))))
         for name in ("perf_counter", "time", "monotonic"):
             stack.enter_context(mock.patch.object(time, name, replaced(getattr(time, name))))
         yield
@@ -392,8 +391,7 @@ train = Exercise(
             ("begun, rate = time.perf_counter(), ", "rate = "),
             ("    for step", "    begun = time.perf_counter()\n    for step"),
         ),
-        "on a GPU, your seconds are too few. Its work is only queued until .item() waits for the "
-        "numbers, so read the clock after it.": edits(
+        "a GPU only queues its work, and .item() waits for it; read the clock after that.": edits(
             ('        row["seconds"] = time.perf_counter() - begun', "        row |= seconds"),
             (
                 "        row = {",
