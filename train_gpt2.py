@@ -228,7 +228,7 @@ class Tokens:
         self.begins = np.cumsum([0, *map(len, self.shards)]).tolist()
         count = (len(self) - 1) // config.block_size  # of the windows, which training shuffles
         if count < 1:
-            raise SystemExit(f"{folder} has {len(self)} tokens for {split}, too few for a window")
+            raise SystemExit(f"{folder}: {len(self)} {split} tokens; `cs336 prepare` writes them")
         self.starts = np.random.default_rng(config.seed).permutation(count) * config.block_size
 
     def __len__(self) -> int:

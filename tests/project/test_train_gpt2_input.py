@@ -241,12 +241,12 @@ def test_weights_of_another_model_are_refused(file, config, published, tmp_path,
 
 @pytest.mark.parametrize("split", ["train", "val"])
 def test_data_that_is_too_short_or_no_whole_shard_is_refused(file, config, split):
-    assert "nowhere has 0 tokens" in said(file, config, data="nowhere")
+    assert "nowhere: 0 train tokens" in said(file, config, data="nowhere")
     path = Path(config.data) / f"{split}_000.bin"
     whole = path.read_bytes()
     for count in (0, 16):
         write_shard(path, np.arange(count))
-        assert f"{count} tokens for {split}" in said(file, config)
+        assert f"{count} {split} tokens" in said(file, config)
     no_header = np.arange(2000, dtype="<u2").tobytes()
     for content in (b"To be, or not to be, " * 200, no_header, whole[:-100], b""):
         path.write_bytes(content)
