@@ -232,7 +232,7 @@ def training_cases() -> Iterator[Case]:
 
 
 @contextmanager
-def clock(read: Callable[[], float], wait: Callable[[], None]) -> Iterator[None]:
+def clock(read: Callable[[], float], wait: Callable[[], Any]) -> Iterator[None]:
     """Let a learner's code read another clock, and call `wait` when a tensor becomes a number."""
 
     def replaced(real: Callable[[], float]) -> Callable[[], float]:
