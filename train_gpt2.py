@@ -230,17 +230,15 @@ class Tokens:
 
     def __init__(self, folder: str, split: str, config):
         paths, self.vocab_size = sorted(Path(folder).glob(f"*{split}*.bin")), config.vocab_size
-        if not paths:
-            raise SystemExit(f"{folder} has no *{split}*.bin; `cs336 prepare` writes them")
         for path in paths:
             length = (path.stat().st_size - 1024) / 2
             if np.fromfile(path, np.int32, 3).tolist() != [20240520, 1, length]:
                 raise SystemExit(f"{path}: not a whole llm.c shard; `cs336 prepare` writes them")
         self.shards = [np.memmap(path, np.uint16, "r", offset=1024) for path in paths]
         self.begins = np.cumsum([0, *map(len, self.shards)]).tolist()
-        if len(self) <= config.block_size:
-            raise SystemExit(f"{folder}: {len(self)} tokens for {split}, fewer than a window needs")
         count = (len(self) - 1) // config.block_size  # of the windows, which training shuffles
+        if count < 1:
+            raise SystemExit(f"{folder}: {len(self)} {split} tokens; `cs336 prepare` writes them")
         self.starts = np.random.default_rng(config.seed).permutation(count) * config.block_size
 
     def __len__(self) -> int:
@@ -266,13 +264,12 @@ def windows(tokens: Tokens, starts: list[int], block_size: int) -> tuple[Tensor,
 def join_processes() -> torch.device:
     """Join torchrun's other processes, if there are any, and return this process's device."""
     world = int(os.environ.get("WORLD_SIZE", 1))
-    device = torch.device("mps" if torch.backends.mps.is_available() and world == 1 else "cpu")
-    if torch.cuda.is_available():
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
-        torch.cuda.set_device(device)
     if world > 1:
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    return device
+        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
+        return torch.device("cuda")  # from now on the one of LOCAL_RANK
+    return torch.device("mps" if torch.backends.mps.is_available() and world == 1 else "cpu")
 
 
 def rank_and_world() -> tuple[int, int]:
@@ -296,13 +293,6 @@ def micro_batches(tokens: Tokens, step: int, config):
         yield windows(tokens, starts, config.block_size)
 
 
-def ahead(pieces, device: torch.device):
-    """Yield micro-batches on the device; a GPU computes with one while Python reads the next."""
-    pin = device.type == "cuda"  # a copy from pinned memory doesn't wait for the GPU
-    for piece in pieces:
-        yield [(t.pin_memory() if pin else t).to(device, non_blocking=pin) for t in piece]
-
-
 # ========================================= Optimizer ==========================================
 
 
@@ -311,18 +301,15 @@ def learning_rate(step: int, config) -> float:
     peak, lowest, warmup = config.learning_rate, config.min_learning_rate, config.warmup_steps
     if step < warmup:
         return peak * (step + 1) / warmup
-    first = max(warmup - 1, 0)
-    progress = (step - first) / max(config.max_steps - 1 - first, 1)
-    return lowest + (peak - lowest) * (1 + math.cos(math.pi * min(progress, 1))) / 2
+    progress = (step + 1 - warmup) / (config.max_steps - warmup)
+    return lowest + (peak - lowest) * (1 + math.cos(math.pi * progress)) / 2
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict]:
     """Decay matrices and embeddings, but no biases and gains."""
-    parameters = list(model.parameters())
-    return [
-        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": weight_decay},
-        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
-    ]
+    decayed = [p for p in model.parameters() if p.dim() >= 2]
+    rest = [p for p in model.parameters() if p.dim() < 2]
+    return [{"params": decayed, "weight_decay": weight_decay}, {"params": rest, "weight_decay": 0}]
 
 
 def make_optimizer(model: nn.Module, config) -> torch.optim.AdamW:
@@ -352,12 +339,10 @@ def evaluate(model: nn.Module, tokens: Tokens, config, autocast) -> Tensor:
     count = max(1, min(available, config.eval_tokens // config.block_size))
     starts = [i * available // count * config.block_size for i in range(rank, count, world)]
     total = torch.zeros((), device=model.lm_head.weight.device)
-    model.eval()
     for first in range(0, len(starts), config.micro_batch_size):
         x, y = windows(tokens, starts[first : first + config.micro_batch_size], config.block_size)
         with autocast:
             total += model(x.to(total.device), y.to(total.device)) * len(x) / count
-    model.train()
     return sum_over_processes(total)
 
 
@@ -379,9 +364,11 @@ def read_examples(path: str, encode) -> list[tuple[list[int], list[list[int]], i
         rows = [json.loads(row) for row in Path(path).read_text("utf-8").split("\n") if row] or [{}]
         examples = []
         for row in rows:
+            context, label = encode(row["ctx"]), ["0", "1", "2", "3"].index(str(row["label"]))
             a, b, c, d = (encode(" " + ending) for ending in row["endings"])
-            label = ["0", "1", "2", "3"].index(str(row["label"]))
-            examples.append((encode(row["ctx"]), [a, b, c, d], label))
+            if not context:
+                raise ValueError("an empty ctx")
+            examples.append((context, [a, b, c, d], label))
         return examples
     except (OSError, ValueError, LookupError, TypeError) as error:
         wanted = "lines with ctx, four endings and a label of 0 to 3"
@@ -392,13 +379,10 @@ def read_examples(path: str, encode) -> list[tuple[list[int], list[list[int]], i
 def hellaswag(model: nn.Module, examples: list, autocast) -> float:
     """Return the share of examples whose true ending has the lowest loss."""
     rank, world = rank_and_world()
-    right, mine = torch.zeros((), device=model.lm_head.weight.device), examples[rank::world]
-    for first in range(0, len(mine), 16):  # 64 texts of about a hundred tokens
-        contexts, endings, labels = zip(*mine[first : first + 16], strict=True)
-        contexts = [context for context in contexts for _ in range(4)]
+    right = torch.zeros((), device=model.lm_head.weight.device)
+    for context, endings, label in examples[rank::world]:
         with autocast:
-            losses = ending_losses(model, contexts, [e for four in endings for e in four])
-        right += (losses.view(-1, 4).argmin(1) == torch.tensor(labels, device=right.device)).sum()
+            right += ending_losses(model, [context] * 4, endings).argmin() == label
     return sum_over_processes(right).item() / len(examples)
 
 
@@ -582,11 +566,15 @@ def main(config: Config) -> None:
     optimizer = make_optimizer(model, config)
 
     def batches(step: int):
-        return ahead(micro_batches(train_tokens, step, config), device)
+        return micro_batches(train_tokens, step, config)
 
     with locked(out) if rank == 0 else nullcontext():
         sum_over_processes(torch.zeros(1, device=device))  # which waits for rank 0 and its lock
         first_step = resume(out, model, optimizer, config)
+        if first_step == 0:
+            loss = evaluate(fast_model, val_tokens, config, autocast).item()
+            if rank == 0:
+                print(f"val_loss {loss:.5g} before step 0", flush=True)
         for row in train(fast_model, optimizer, batches, val_tokens, config, autocast, first_step):
             report(row, model, optimizer, tokenizer, examples, config, autocast)
     if world > 1:

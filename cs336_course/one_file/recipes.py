@@ -54,7 +54,7 @@ TRAIN_GPT2 = Recipe(
     outline={
         "Model": "embed attention causal_self_attention mlp block init_weights gpt is_linear "
         "published_weights load_weights nucleus generate",
-        "Data": "tokenizer tokens windows processes all_reduce micro_batches ahead",
+        "Data": "tokenizer tokens windows processes all_reduce micro_batches",
         "Optimizer": "learning_rate parameter_groups make_optimizer update",
         "Evaluation": "evaluate ending_losses hellaswag",
         "Loop": "buckets backward train fast save resume report settings main",

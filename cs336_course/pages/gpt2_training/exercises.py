@@ -35,10 +35,10 @@ NOTEBOOK = "09_gpt2_training"
 ELSEWHERE = "a model on another device"
 
 
-def little_gpt(seed: int, device: str = "cpu", dropout: float = 0.0) -> GPT:
+def little_gpt(seed: int, device: str = "cpu") -> GPT:
     """Make a GPT of odd sizes with large weights, so that the losses of windows differ."""
     with seeded(seed), torch.device(device), torch.no_grad():
-        model = GPT(GPTConfig(7, vocab_size=23, n_layer=1, n_head=3, n_embd=12, dropout=dropout))
+        model = GPT(GPTConfig(7, vocab_size=23, n_layer=1, n_head=3, n_embd=12))
         for p in model.parameters():
             p.mul_(6)
     return model
@@ -232,8 +232,8 @@ def training_cases() -> Iterator[Case]:
 
 
 @contextmanager
-def clock(read: Callable[[], float]) -> Iterator[None]:
-    """Let a learner's code read another clock within the block."""
+def clock(read: Callable[[], float], wait: Callable[[], Any]) -> Iterator[None]:
+    """Let a learner's code read another clock, and call `wait` when a tensor becomes a number."""
 
     def replaced(real: Callable[[], float]) -> Callable[[], float]:
         def seconds() -> float:
@@ -241,7 +241,12 @@ def clock(read: Callable[[], float]) -> Iterator[None]:
 
         return seconds
 
+    def waiting(real: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda tensor: (wait(), real(tensor))[1]
+
     with ExitStack() as stack:
+        for name in ("item", "tolist", "cpu", "__float__"):
+            stack.enter_context(mock.patch.object(Tensor, name, waiting(getattr(Tensor, name))))
         for name in ("perf_counter", "time", "monotonic"):
             stack.enter_context(mock.patch.object(time, name, replaced(getattr(time, name))))
         yield
@@ -250,7 +255,8 @@ def clock(read: Callable[[], float]) -> Iterator[None]:
 def see_training(answer: Any, case: Case) -> Record:
     """Observe the rows of a run, when they come, and the weights at each of them.
 
-    A forward pass takes a second of training or 1,000 seconds of evaluation.
+    A forward pass takes a second of training or 1,000 seconds of evaluation, and twice as long on
+    the device, for which the next request of a number waits.
     """
     steps, every, first_step, pieces, rows, warmup, clip = case.inputs.values()
     config = TrainConfig(
@@ -265,23 +271,27 @@ def see_training(answer: Any, case: Case) -> Record:
         min_learning_rate=0.0625,
         grad_clip=clip,
     )
-    model, autocast, asked = little_gpt(6, dropout=0.2).train(), Autocast(), []
+    model, autocast, asked = little_gpt(6), Autocast(), []
     optimizer = torch.optim.SGD(model.parameters(), lr=9.0)
     passes = Passes(model, autocast)
-    seconds = 0
+    queued = seconds = 0
 
     def look(x: Tensor) -> None:
-        nonlocal seconds
-        seconds += 1 if model.training else 1000
+        nonlocal queued, seconds
         passes.look(x)
+        seconds += (took := 1 if torch.is_grad_enabled() else 1000)
+        queued += 2 * took
+
+    def wait() -> None:
+        nonlocal queued, seconds
+        queued, seconds = 0, seconds + queued
 
     def batches(step: int) -> Iterator[tuple[Tensor, Tensor]]:
         asked.append(step)
-        torch.manual_seed(step)  # for dropout
         return iter(draw(pieces, rows, 7, seed=step))
 
     found, weights = [], []
-    with seeded(0), watched_forward(model, look), clock(lambda: float(seconds)):
+    with seeded(0), watched_forward(model, look), clock(lambda: float(seconds), wait):
         given = (first_step,) if first_step else ()
         run = answer(model, optimizer, batches, Tokens(), config, autocast, *given)
         for row in run:
@@ -380,6 +390,13 @@ train = Exercise(
         "the clock twice in each step.": edits(
             ("begun, rate = time.perf_counter(), ", "rate = "),
             ("    for step", "    begun = time.perf_counter()\n    for step"),
+        ),
+        "a GPU only queues its work, and .item() waits for it; read the clock after that.": edits(
+            ('        row["seconds"] = time.perf_counter() - begun', "        row |= seconds"),
+            (
+                "        row = {",
+                '        seconds = {"seconds": time.perf_counter() - begun}\n        row = {',
+            ),
         ),
         "you read the clock too late, when the step's work is done.": edits(
             ("begun, rate = time.perf_counter(), ", "rate = "),

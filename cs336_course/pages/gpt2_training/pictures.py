@@ -25,10 +25,9 @@ from cs336_course.drawing.style import (
     label,
     show_cover,
 )
-from cs336_course.drawing.training import loss_curves
 from cs336_lib.data.corpus import DATA
 
-__all__ = ["curves", "loss_curves"]
+__all__ = ["curves"]
 
 Row = Mapping[str, Any]
 
