@@ -23,7 +23,7 @@ RUNS = {f"mu {mu}, lr {lr}": way(mu, lr) for mu, lr in SETTINGS}
 WHY = {
     "swings": "compare lr times 1 and lr times 100 with the two ends of its window.",
     "crawls": "is lr times 1 below the lower end of its window? A small lr alone isn't enough.",
-    "explodes": "is lr times 100 above the upper end of its window?",
+    "explodes": "is lr times 100 above 2 (1 + mu)? Above its window it may still be slow.",
 }
 
 
