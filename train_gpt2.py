@@ -536,14 +536,19 @@ def report(row: dict, model, optimizer, tokenizer, examples: list, config, autoc
         print(", ".join(numbers), *row.get("sample", "").splitlines(), sep="\n", flush=True)
 
 
-def check_settings(path: Path) -> None:
-    """Refuse weights whose config.json names what this model doesn't compute."""
-    found = json.loads(path.read_text()) if path.exists() else {}
+def load_start(model: nn.Module, path: Path) -> None:
+    """Load weights, unless their config.json names what this model doesn't compute."""
     known = {"activation_function": ["gelu_new", "gelu_pytorch_tanh"], "layer_norm_epsilon": [1e-5]}
     known |= {"scale_attn_weights": [True], "scale_attn_by_inverse_layer_idx": [False]}
-    for name, values in known.items():
-        if found.get(name, values[0]) not in values:
-            raise ValueError(f"config.json has {name} {found[name]}, and this model {values[0]}")
+    try:
+        config = path.with_name("config.json")
+        found = json.loads(config.read_text()) if config.exists() else {}
+        for name, values in known.items():
+            if found.get(name, values[0]) not in values:
+                raise ValueError(f"config.json has {name} {found[name]}, not {values[0]}")
+        load_weights(model, load_file(path))
+    except Exception as error:  # no such file, or one of another kind or shape
+        raise SystemExit(f"{path}: {error}") from None
 
 
 def main(config: Config) -> None:
@@ -557,11 +562,7 @@ def main(config: Config) -> None:
     torch.manual_seed(config.seed)
     model = GPT(config)
     if config.init_from:
-        try:
-            check_settings(Path(config.init_from).with_name("config.json"))
-            load_weights(model, load_file(config.init_from))
-        except Exception as error:  # no such file, or one of another kind or shape
-            raise SystemExit(f"{config.init_from}: {error}") from None
+        load_start(model, Path(config.init_from))
     fast_model, autocast = fast(model.to(device), config)
     optimizer = make_optimizer(model, config)
 
