@@ -19,8 +19,8 @@ WANTED = {
 }
 ALLOWED = {
     "cs336_lib": 10_020,
-    "cs336_course": 22_670,
-    "tests": 14_060,
+    "cs336_course": 22_140,
+    "tests": 13_940,
     "tools, benchmarks, data, reproduce": 4_100,
 }
 
