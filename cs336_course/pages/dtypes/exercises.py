@@ -46,6 +46,9 @@ where_it_ends = Exercise(
             lambda f, n: f // step(n) * step(n),
             lambda f, n: (f // step(n) + 1) * step(n),
         ],
+        "that is a multiple of half a step, and only the odd ones are ties.": (
+            lambda f, n: round(2 * f / step(n)) / 2 * step(n)
+        ),
         "your step is that of 2^19 positions; how large is it for another n?": (
             lambda f, n: tie(f, 2**19)
         ),

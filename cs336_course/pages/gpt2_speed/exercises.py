@@ -137,6 +137,10 @@ flash_attention = Exercise(
             ("old * total", "total"),
             ("old * result", "result"),
         ],
+        "you divide by the total in every block; do it once, after the last one.": edits(
+            ("keepdim=True)\n", "keepdim=True)\n        result = result / total\n"),
+            ("return result / total", "return result"),
+        ),
         "a masked score is -inf, not 0, because exp(0) is still a weight.": (
             "queries, -math.inf)",
             "queries, 0.0)",

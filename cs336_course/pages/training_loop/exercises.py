@@ -197,6 +197,10 @@ finish_step = Exercise(
         ),
         "the gradients are still multiplied by the scale. Clipping hides it in some steps, but "
         "every step has the length of the limit.": [(LOOP, ""), ("/= scale", "*= scale")],
+        "you skip a step whose norm is above the limit; clip it and take it.": (
+            IF_FINITE,
+            "    if norm <= limit:\n",
+        ),
         "you unscale twice, so the steps are `scale` times too short.": (LOOP, LOOP + LOOP),
         "the step is taken with a gradient that isn't clipped. Do you step before you clip, or is "
         "the scale still in the limit?": [
