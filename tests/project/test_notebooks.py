@@ -168,12 +168,17 @@ def test_harder_exercises_have_a_hint_before_the_solution():
 
 
 def test_stubs_say_that_they_are_not_attempted():
+    named: set[str] = set()  # a name is also a link on the site
+
     def rule(notebook):
         for _, stub in exercises(notebook):
             name = stub.metadata.get("cs336", {}).get("exercise")
             if "exercise" not in tags(stub) or name is None:
                 yield f"needs the tag and a name: {start(stub)}"
                 continue
+            if name in named:
+                yield f"{name}: another exercise has this name"
+            named.add(name)
             last_line = stub.source.strip().splitlines()[-1]
             if not re.match(rf"([\w, ]+ = )?checks\.{name}\(", last_line):
                 yield f"{name}: does not end with its check"

@@ -26,9 +26,9 @@ def rooms() -> Iterator[Case]:
 
 AT_LOSS = "(layers - k) * block + k * kept + (spike / 8 if chunked else spike)"
 
-cheapest = Exercise(
+make_it_fit = Exercise(
     NOTEBOOK,
-    "cheapest",
+    "make_it_fit",
     rooms,
     smaller="Take 1 layer of 3 GB with an input of 1, and a spike of 2. How much is alive at the "
     "loss and at the block, with a checkpoint and without?",

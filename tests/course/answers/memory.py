@@ -13,9 +13,9 @@ def sorted_by_price(room, layers, block, kept, spike, head):
     return None
 
 
-RIGHT = {"cheapest": [sorted_by_price, lambda *sizes: sorted_by_price(*sizes)]}
+RIGHT = {"make_it_fit": [sorted_by_price, lambda *sizes: sorted_by_price(*sizes)]}
 REFUSED = {
-    "cheapest": [
+    "make_it_fit": [
         lambda *sizes: None,
         lambda room, layers, *rest: (layers, True),
         ("min(fitting)[1:]", "min(fitting)"),
