@@ -172,7 +172,7 @@ def test_the_reader_can_write_with_the_model_by_keyboard(site, page: Page):
 
 
 def test_a_prediction_folds_the_answer_until_one_chooses(site, page):
-    page.goto((site / "notebooks" / "05_adagrad.html").as_uri())
+    page.goto((site / "notebooks" / "04_compute.html").as_uri())
     card = page.locator(".cs336-guess").first
     right = card.get_attribute("data-answer")
     folded = page.locator(".cs336-folded")
