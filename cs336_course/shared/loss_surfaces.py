@@ -46,16 +46,9 @@ Surface = Callable[[Float[Tensor, "... 2"]], Float[Tensor, "..."]]
 RAVINE_CURVATURE = 50.0  # across the ravine; the curvature along it is 1
 
 
-def ravine(point: Float[Tensor, "... 2"], degrees: float = 0.0) -> Float[Tensor, "..."]:
-    """Return 0.5 (x^2 + 50 y^2), a ravine along the x axis with its minimum at the origin.
-
-    The curvature along y is 50 times the curvature along x. `degrees` rotates the ravine about the
-    origin.
-    """
-    sine, cosine = math.sin(math.radians(degrees)), math.cos(math.radians(degrees))
-    along = cosine * point[..., 0] + sine * point[..., 1]
-    across = cosine * point[..., 1] - sine * point[..., 0]
-    return 0.5 * (along**2 + RAVINE_CURVATURE * across**2)
+def ravine(point: Float[Tensor, "... 2"]) -> Float[Tensor, "..."]:
+    """Return 0.5 (x^2 + 50 y^2), a ravine along the x axis with its minimum at the origin."""
+    return 0.5 * (point[..., 0] ** 2 + RAVINE_CURVATURE * point[..., 1] ** 2)
 
 
 def saddle(point: Float[Tensor, "... 2"]) -> Float[Tensor, "..."]:
@@ -70,12 +63,6 @@ def saddle(point: Float[Tensor, "... 2"]) -> Float[Tensor, "..."]:
 def bowl(point: Float[Tensor, "... 2"]) -> Float[Tensor, "..."]:
     """Return 0.5 (x^2 + y^2). The gradient at (x, y) is (x, y)."""
     return 0.5 * (point**2).sum(-1)
-
-
-def rotation(degrees: float) -> Float[Tensor, "2 2"]:
-    """Return the matrix that rotates a point, a column, about the origin."""
-    sine, cosine = math.sin(math.radians(degrees)), math.cos(math.radians(degrees))
-    return torch.tensor([[cosine, -sine], [sine, cosine]])
 
 
 def descend(

@@ -461,7 +461,6 @@ def report(ladder: Ladder) -> dict[str, Any]:
 # Profiles
 
 KINDS = ("matmul", "attention", "loss", "norm, GELU, other", "optimizer")
-PHASES = ("forward", "backward", "update")
 # These operators return a new view of memory, or call another operator that does the work.
 IDLE = frozenset(
     "view t mT transpose permute expand as_strided select slice unbind reshape _unsafe_view detach "
