@@ -19,7 +19,7 @@ WANTED = {
 }
 ALLOWED = {
     "cs336_lib": 10_020,
-    "cs336_course": 22_150,
+    "cs336_course": 22_135,
     "tests": 13_945,
     "tools, benchmarks, data, reproduce": 4_100,
 }
