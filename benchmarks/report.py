@@ -1,9 +1,8 @@
-"""Write the measurements into README.md and docs/benchmarks.md, and draw docs/benchmarks.png.
+"""Write the measurements into docs/benchmarks.md, and draw docs/benchmarks.png.
 
     python -m benchmarks.report
 
-The script reads results/*.json and replaces the tables between the two marks of each page. README
-has a few rows, and docs/benchmarks.md has all of them, with the command that measured each.
+The script reads results/*.json and replaces what stands between the two marks of the page.
 """
 
 import json
@@ -22,13 +21,8 @@ from cs336_course.pages.gpt2_speed import pictures as plots
 
 BEGIN = "<!-- measured: python -m benchmarks.report -->"
 END = "<!-- end of what was measured -->"
+PAGE = common.ROOT / "docs" / "benchmarks.md"
 PEERS = ("transformers", "nanoGPT", "nanoGPT, bf16")
-# README shows the lines whose names begin like this.
-IN_README = (
-    "training step, 124M, 1 x 1024",
-    "generation, 124M, 16 + 128 tokens, bfloat16",
-    "generation, 124M, 16 + 128 tokens, float16",
-)
 
 
 @dataclass(frozen=True)
@@ -110,22 +104,6 @@ def read_lines(folder: Path = common.RESULTS) -> list[Line]:
             name = f"{machine['cpu']}, {machine['cpu_capability']}"
             lines.append(replace(line(result, folder), machine=name))
     return lines
-
-
-def short_table(lines: list[Line], texts: dict[str, Any]) -> str:
-    """Return Markdown with README's lines by machine, and each peer in its faster precision.
-
-    A sentence on the small preset follows.
-    """
-    rows = ["| | ours | transformers | nanoGPT |", "|---|---|---|---|"]
-    for line in sorted(lines, key=lambda line: line.machine):
-        if line.what.startswith(IN_README):
-            nanogpt = min(time for name, time in line.times.items() if name.startswith("nanoGPT"))
-            other = line.times.get("transformers")
-            factors = ("" if other is None else f"{other:.2f} x", f"{nanogpt:.2f} x")
-            what = f"{line.what}; {line.machine}"
-            rows.append(f"| {' | '.join((what, line.ours, *factors))} |")
-    return "\n".join([*rows, "", summary(texts)])
 
 
 def table(lines: list[Line], texts: dict[str, Any]) -> str:
@@ -218,29 +196,24 @@ def with_table(page: str, made: str) -> str:
     return f"{before}{BEGIN}\n{made}\n{END}{after}"
 
 
-def pages(lines: list[Line], folder: Path = common.RESULTS) -> dict[Path, str]:
-    """Return the tables of each page."""
-
-    many = json.loads((folder / "texts.json").read_text(encoding="utf-8"))
-    details = (
-        ("## Training, sampling and loading beside others", table(lines, many)),
-        ("## The small preset on many texts", text_table(many)),
+def page(lines: list[Line]) -> str:
+    """Return the page with its tables."""
+    many = json.loads((common.RESULTS / "texts.json").read_text(encoding="utf-8"))
+    parts = (
+        "## Training, sampling and loading beside others",
+        table(lines, many),
+        "## The small preset on many texts",
+        text_table(many),
     )
-    return {
-        common.ROOT / "README.md": short_table(lines, many),
-        common.ROOT / "docs" / "benchmarks.md": "\n\n".join(sum(details, ())),
-    }
+    return with_table(PAGE.read_text(encoding="utf-8"), "\n\n".join(parts))
 
 
 def main() -> None:
-    """Write the tables into the pages and draw the figure."""
+    """Write the tables into the page and draw the figure."""
     lines = read_lines()
-    for page, made in pages(lines).items():
-        page.write_text(with_table(page.read_text(encoding="utf-8"), made), encoding="utf-8")
-        print(page)
-    picture = common.ROOT / "docs" / "benchmarks.png"
-    draw(lines).savefig(picture, dpi=100, metadata={"Software": None})
-    print(picture)
+    PAGE.write_text(page(lines), encoding="utf-8")
+    draw(lines).savefig(PAGE.with_suffix(".png"), dpi=100, metadata={"Software": None})
+    print(PAGE)
 
 
 if __name__ == "__main__":

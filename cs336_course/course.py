@@ -159,7 +159,7 @@ PAGES = (
     ),
     Page(
         "08_gpt2_speaks",
-        "derive the nucleus from two ways to fail, prove loaded weights, and let your model write",
+        "write a sampler that neither loops nor babbles, prove loaded weights, and let yours write",
         ("07",),
         week=7,
     ),

@@ -27,10 +27,12 @@ def readme() -> Iterator[str]:
     yield f"The road:\n\n{heading}"
     for page, _ in course.legs(NOTEBOOKS):
         yield row(page, page.key)
-    yield f"\nThe side trips, each alone, and the page that they follow:\n\n{heading}"
+    yield "\n<details>\n<summary>The side trips, each alone, and the page that they follow"
+    yield f"</summary>\n\n{heading}"
     for page, side_trips in course.legs(NOTEBOOKS):
         for side_trip in side_trips:
             yield row(side_trip, f"after {page.key}")
+    yield "\n</details>\n"
 
 
 def row(page: Page, first: str) -> str:
