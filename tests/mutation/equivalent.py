@@ -81,9 +81,9 @@ RIGHT: dict[str, dict[str, str]] = {
         "pairs = zip(texts, endings, strict=True)  =>  pairs = zip(texts, endings, strict=False)": "There is one text per ending.",
         "pairs = zip(texts, endings, strict=True)  =>  pairs = zip(texts, endings, strict=None)": "There is one text per ending.",
         "pairs = zip(texts, endings, strict=True)  =>  pairs = zip(texts, endings, )": "There is one text per ending.",
-        "found = zip(model(rows[:, :-1]), rows[:, 1:], spans, strict=True)  =>  found = zip(model(rows[:, :-1]), rows[:, 1:], spans, strict=False)": "There is one row per text.",
-        "found = zip(model(rows[:, :-1]), rows[:, 1:], spans, strict=True)  =>  found = zip(model(rows[:, :-1]), rows[:, 1:], spans, strict=None)": "There is one row per text.",
-        "found = zip(model(rows[:, :-1]), rows[:, 1:], spans, strict=True)  =>  found = zip(model(rows[:, :-1]), rows[:, 1:], spans, )": "There is one row per text.",
+        "found = zip(logits, after, spans, strict=True)  =>  found = zip(logits, after, spans, strict=False)": "There is one row per text.",
+        "found = zip(logits, after, spans, strict=True)  =>  found = zip(logits, after, spans, strict=None)": "There is one row per text.",
+        "found = zip(logits, after, spans, strict=True)  =>  found = zip(logits, after, spans, )": "There is one row per text.",
         "no gradient": "An evaluation needs no gradient.",
     },
     "checkpoint": {

@@ -41,6 +41,7 @@ def see_buckets(answer: Any, case: Case) -> Record:
         answer(size).arrive()
         return {"does nothing": True}
     calls: list[list[int]] = [[] for _ in range(world)]  # the numbers that each rank sends
+    waits: list[list[mock.Mock]] = [[] for _ in range(world)]
 
     def summed(rank: int) -> tuple[list[list[int]], bool, list[Tensor]]:
         parameters = [nn.Parameter(torch.zeros(shape)) for shape in shapes]
@@ -49,7 +50,7 @@ def see_buckets(answer: Any, case: Case) -> Record:
             parameter.grad = normal(*shape, seed=10 * rank + number)
             buckets.add(parameter)
             sent.append(calls[rank][:])
-        waited = any(work.wait.called for work in works)
+        waited = any(wait.called for wait in waits[rank])  # another rank may be further on
         buckets.arrive()
         return [*sent, calls[rank]], waited, [plain(parameter.grad) for parameter in parameters]
 
@@ -66,6 +67,7 @@ def see_buckets(answer: Any, case: Case) -> Record:
                 else:
                     wait = work.wait
                     work.wait = mock.Mock(side_effect=lambda *_: (wait(), tensor.copy_(total)))
+                    waits[dist.get_rank()].append(work.wait)
                 return work
 
             with mock.patch.object(dist, "all_reduce", noted):
@@ -110,6 +112,10 @@ buckets = Exercise(
         "when `arrive` is called, nothing may be waiting any more. Then it has nothing to send.": (
             "non-empty list",
             ("if self.waiting:", "if True:"),
+        ),
+        "all_reduce returns something to wait for only with async_op=True.": (
+            "'NoneType' object has no attribute 'wait'",
+            ("async_op=True", "async_op=False"),
         ),
     },
     wrong={

@@ -26,7 +26,7 @@ LOG = [
 
 
 def journeys(
-    numbers: Sequence[int], size: int, compute: float, network: float, *, at_end: bool = False
+    numbers: Sequence[int], size: int, compute: float, network: float
 ) -> list[tuple[float, float]]:
     """Return when each bucket of a step leaves and arrives.
 
@@ -36,14 +36,12 @@ def journeys(
         size: Numbers in a full bucket.
         compute: Time for the forward and the backward pass, which takes two thirds of it.
         network: Time for the sums of all gradients.
-        at_end: All gradients are complete at the end of the backward pass.
     """
     total, done, waiting, arrived, found = sum(numbers), numbers[-1], 0, 0.0, []
     for place, count in enumerate(numbers, 1):
         done, waiting = min(done + count, total), waiting + count
         if waiting >= size or place == len(numbers):
-            part = 1 if at_end else (1 + 2 * done / total) / 3
-            leaves = max(arrived, compute * part)
+            leaves = max(arrived, compute * (1 + 2 * done / total) / 3)
             arrived = leaves + network * waiting / total
             found.append((leaves, arrived))
             waiting = 0

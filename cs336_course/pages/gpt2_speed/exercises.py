@@ -160,8 +160,8 @@ flash_attention = Exercise(
             ),
             ("old * total + weights.sum(1, keepdim=True)", "total + (queries >= start).float()"),
         ),
-        "every row is nan. In the first block m is -inf, and the old sums need a factor of 0, as "
-        "exp(m - new) is.": (
+        "every row is nan. In the first block the old sums need a factor of 0, as exp(m - new) is, "
+        "and yours is infinite.": (
             "torch.exp(m - new)",
             "torch.exp(new - m)",
         ),
@@ -173,8 +173,8 @@ flash_attention = Exercise(
             "keys > queries",
             "keys < queries",
         ),
-        "there is a nan, because a whole masked block gives exp(-inf - (-inf)). Begin with the "
-        "first block, in which every query has a key, and never let m fall again.": [
+        "there is a nan, because m is as low as a masked score in a block that is all masked. "
+        "Begin with the first block, which has a key for every query, and never let m fall.": [
             ("range(0, seq, block)", "reversed(range(0, seq, block))"),
             ("torch.maximum(m, scores.amax(1, keepdim=True))", "scores.amax(1, keepdim=True)"),
         ],

@@ -31,7 +31,7 @@ def cover() -> None:
     axes.text(fast / 2, 1, f"{fast:.0f} ms", color="white", fontsize=21, **middle)
     gone = f"{slow:.0f} − {fast:.0f} = {round(slow) - round(fast)} ms. Where did they go?"
     axes.text((slow + fast) / 2, 1, gone, color=ink(BLUE), fontsize=19, **middle)
-    names = ("at first", "after all changes")
+    names = ("at first", "after four changes")
     ticks = [f"{name}\nloss {A6000_LOSS[r]:.2f}" for name, r in zip(names, rungs, strict=True)]
     axes.set_yticks([0, 1], ticks, fontsize=15)
     axes.set_ylim(1.45, -0.45)
