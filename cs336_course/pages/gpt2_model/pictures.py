@@ -135,15 +135,17 @@ def projection(
         title: The title of the figure.
     """
     vectors = np.asarray(x, dtype=float)
-    tables = {f"× ${name}$": np.asarray(matrix, dtype=float) for name, matrix in matrices.items()}
-    made = dict(zip(("= queries", "keys", "values"), tables.values(), strict=True))
-    tables = {"words x": vectors, **tables, **{name: vectors @ made[name] for name in made}}
-    widths = [max(table.shape[1], 1.7) for table in tables.values()]
+    arrays = [np.asarray(matrix, dtype=float) for matrix in matrices.values()]
+    names = ("× [ ${}$", "| ${}$", "| ${}$ ]")
+    captions = [name.format(matrix) for name, matrix in zip(names, matrices, strict=True)]
+    captions = ["words x", *captions, "= [ queries", "| keys", "| values ]"]
+    tables = [vectors, *arrays, *(vectors @ array for array in arrays)]
+    widths = [max(table.shape[1], 1.7) for table in tables]
     drawing, panels = figure(16, 3.6, ncols=len(tables), width_ratios=widths)
-    chosen = int(vectors[-1].argmax())
-    for axes, (caption, numbers) in zip(panels, tables.items(), strict=True):
-        number_table(axes, numbers, "%.0f", chosen if "×" in caption else len(words) - 1)
-        axes.set_title(caption, loc="left", fontsize=15)
+    for place, (axes, numbers) in enumerate(zip(panels, tables, strict=True)):
+        is_matrix = 0 < place <= len(arrays)
+        number_table(axes, numbers, "%.0f", vectors[-1].argmax() if is_matrix else len(words) - 1)
+        axes.set_title(captions[place], loc="left", fontsize=15)
     for axes in (panels[0], panels[len(matrices) + 1]):
         axes.set_yticks(range(len(words)), words, fontsize=14)
     drawing.suptitle(title, fontsize=17, fontweight="bold")
