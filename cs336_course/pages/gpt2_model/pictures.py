@@ -124,28 +124,26 @@ def number_table(axes: Axes, numbers: np.ndarray, form: str, framed: int | None)
 
 
 def projection(
-    words: Sequence[str], x: ArrayLike, matrices: Mapping[str, ArrayLike], title: str
+    words: Sequence[str], x: ArrayLike, matrices: Sequence[ArrayLike], title: str
 ) -> Figure:
     """Draw how matrices make queries, keys and values of word vectors, the last word framed.
 
     Args:
         words: The tokens, in order.
         x: Word vectors of shape (token, d).
-        matrices: Those that make queries, keys and values, of shape (d, d), by their names.
+        matrices: Those that make queries, keys and values, of shape (d, d) or (d, 1).
         title: The title of the figure.
     """
     vectors = np.asarray(x, dtype=float)
-    arrays = [np.asarray(matrix, dtype=float) for matrix in matrices.values()]
-    names = ("× [ ${}$", "| ${}$", "| ${}$ ]")
-    captions = [name.format(matrix) for name, matrix in zip(names, matrices, strict=True)]
-    captions = ["words x", *captions, "= [ queries", "| keys", "| values ]"]
+    arrays = [np.asarray(matrix, dtype=float) for matrix in matrices]
+    captions = "words x,× [ $W_q$,| $W_k$,| $W_v$ ],= [ queries,| keys,| values ]".split(",")
     tables = [vectors, *arrays, *(vectors @ array for array in arrays)]
     widths = [max(table.shape[1], 1.7) for table in tables]
     drawing, panels = figure(16, 3.6, ncols=len(tables), width_ratios=widths)
-    for place, (axes, numbers) in enumerate(zip(panels, tables, strict=True)):
-        is_matrix = 0 < place <= len(arrays)
-        number_table(axes, numbers, "%.0f", vectors[-1].argmax() if is_matrix else len(words) - 1)
-        axes.set_title(captions[place], loc="left", fontsize=15)
+    for axes, numbers, caption in zip(panels, tables, captions, strict=True):
+        framed = vectors[-1].argmax() if "W" in caption else len(words) - 1
+        number_table(axes, numbers, "%.0f", framed)
+        axes.set_title(caption, loc="left", fontsize=15)
     for axes in (panels[0], panels[len(matrices) + 1]):
         axes.set_yticks(range(len(words)), words, fontsize=14)
     drawing.suptitle(title, fontsize=17, fontweight="bold")
