@@ -195,8 +195,9 @@ def heads(n_head: int, n_embd: int) -> Figure:
     axes.set(xlim=(0, 14), ylim=(-1.6, 1.7))
     axes.axis("off")
     size = n_embd // n_head
-    tensors = ((0.9, "x", f"(seq, {n_embd})"), (4.1, "q, k, v", f"(seq, 3 · {n_head} · {size})"))
-    tensors += (
+    tensors = (
+        (0.9, "x", f"(seq, {n_embd})"),
+        (4.1, "q, k, v", f"(seq, 3 · {n_head} · {size})"),
         (9.9, "side by side", f"(seq, {n_head} · {size})"),
         (13.1, "out", f"(seq, {n_embd})"),
     )
