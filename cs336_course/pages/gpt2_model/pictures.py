@@ -124,29 +124,28 @@ def number_table(axes: Axes, numbers: np.ndarray, form: str, framed: int | None)
 
 
 def projection(
-    words: Sequence[str], x: ArrayLike, w_q: ArrayLike, w_k: ArrayLike, title: str
+    words: Sequence[str], x: ArrayLike, matrices: Sequence[ArrayLike], title: str
 ) -> Figure:
-    """Draw how two matrices make queries and keys of word vectors, with the last word framed.
+    """Draw how matrices make queries, keys and values of word vectors, the last word framed.
 
     Args:
         words: The tokens, in order.
         x: Word vectors of shape (token, d).
-        w_q: Matrix of shape (d, d) that makes queries.
-        w_k: Matrix of shape (d, d) that makes keys.
+        matrices: Those that make queries, keys and values, of shape (d, d) or (d, 1).
         title: The title of the figure.
     """
-    drawing, panels = figure(14, 5.6, nrows=2, ncols=3)
     vectors = np.asarray(x, dtype=float)
-    chosen = int(vectors[-1].argmax())
-    for row, matrix, names in ((0, w_q, ("$W_q$", "queries")), (1, w_k, ("$W_k$", "keys"))):
-        numbers = np.asarray(matrix, dtype=float)
-        tables = ("words x", vectors), (names[0], numbers), (names[1], vectors @ numbers)
-        for place, (caption, table) in enumerate(tables):
-            axes = panels[row, place]
-            number_table(axes, table, "%.0f", chosen if place == 1 else len(words) - 1)
-            axes.set_title(("", "× ", "= ")[place] + caption, loc="left", fontsize=15)
-            if place != 1:
-                axes.set_yticks(range(len(words)), words, fontsize=14)
+    arrays = [np.asarray(matrix, dtype=float) for matrix in matrices]
+    captions = "words x,× [ $W_q$,| $W_k$,| $W_v$ ],= [ queries,| keys,| values ]".split(",")
+    tables = [vectors, *arrays, *(vectors @ array for array in arrays)]
+    widths = [max(table.shape[1], 1.7) for table in tables]
+    drawing, panels = figure(16, 3.6, ncols=len(tables), width_ratios=widths)
+    for axes, numbers, caption in zip(panels, tables, captions, strict=True):
+        framed = vectors[-1].argmax() if "W" in caption else len(words) - 1
+        number_table(axes, numbers, "%.0f", framed)
+        axes.set_title(caption, loc="left", fontsize=15)
+    for axes in (panels[0], panels[len(matrices) + 1]):
+        axes.set_yticks(range(len(words)), words, fontsize=14)
     drawing.suptitle(title, fontsize=17, fontweight="bold")
     return drawing
 
@@ -196,8 +195,9 @@ def heads(n_head: int, n_embd: int) -> Figure:
     axes.set(xlim=(0, 14), ylim=(-1.6, 1.7))
     axes.axis("off")
     size = n_embd // n_head
-    tensors = ((0.9, "x", f"(seq, {n_embd})"), (4.1, "q, k, v", f"(seq, 3 · {n_head} · {size})"))
-    tensors += (
+    tensors = (
+        (0.9, "x", f"(seq, {n_embd})"),
+        (4.1, "q, k, v", f"(seq, 3 · {n_head} · {size})"),
         (9.9, "side by side", f"(seq, {n_head} · {size})"),
         (13.1, "out", f"(seq, {n_embd})"),
     )
