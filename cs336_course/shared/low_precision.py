@@ -5,7 +5,6 @@ arithmetic with fp32 accumulation, and much faster on a CPU, which has no fp16 u
 """
 
 import math
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -23,7 +22,7 @@ from cs336_lib.model import GPT
 
 Rounding = Callable[[Tensor], Tensor]
 BATCH, CONTEXT, WARMUP = 8, 32, 20
-POSITIONS = 2**19  # over which GPT-2's loss is averaged
+POSITIONS, RATE = 2**19, 6e-4  # of one of GPT-2's batches, and the peak learning rate
 
 
 @dataclass(frozen=True)
@@ -113,24 +112,22 @@ def exact(x: Tensor) -> Tensor:
     return x
 
 
-def round_outputs(model: nn.Module, rounding: Rounding, only: str) -> None:
+def round_outputs(model: nn.Module, rounding: Rounding) -> None:
     """Round what leaves the linear layers, embeddings and norms, and the gradients coming back."""
-    for name, layer in model.named_modules():
-        if isinstance(layer, nn.Linear | nn.Embedding | nn.LayerNorm) and re.search(only, name):
+    for layer in model.modules():
+        if isinstance(layer, nn.Linear | nn.Embedding | nn.LayerNorm):
             layer.register_forward_hook(lambda _layer, _inputs, x: Rounded.apply(x, rounding))
 
 
 @torch.no_grad()
-def store_rounded(
-    optimizer: torch.optim.Optimizer, rounding: Rounding, of_averages: Rounding
-) -> None:
+def store_rounded(optimizer: torch.optim.Optimizer, rounding: Rounding) -> None:
     """Round the weights and AdamW's two averages in place."""
     for group in optimizer.param_groups:
         for weight in group["params"]:
             weight.copy_(rounding(weight))
             for name, kept in optimizer.state[weight].items():
                 if name.startswith("exp"):
-                    kept.copy_(of_averages(kept))
+                    kept.copy_(rounding(kept))
 
 
 def train(
@@ -138,11 +135,8 @@ def train(
     store: Rounding = exact,
     loss_scale: float = 1.0,
     *,
-    averages: Rounding | None = None,
-    only: str = "",
     text: tuple[Int[Tensor, " chars"], int] | None = None,
     steps: int = 300,
-    rate: float = 6e-4,
     seed: int = 0,
 ) -> Run:
     """Train the small GPT with AdamW.
@@ -155,11 +149,8 @@ def train(
         compute: Rounds weights, activations and gradients where they are used.
         store: Rounds weights and AdamW's two averages after each step.
         loss_scale: Factor of the loss. The gradients are divided by it before the step.
-        averages: Rounds AdamW's two averages, if they aren't stored as the weights are.
-        only: Pattern for the names of the layers whose outputs are rounded, by default all.
         text: Ids to learn and the size of their vocabulary, by default the plays' letters.
         steps: Number of steps.
-        rate: Peak learning rate, by default that of GPT-2.
         seed: Seed of the weights, the batches and the rounding.
     """
     torch.manual_seed(seed)
@@ -167,24 +158,24 @@ def train(
     model = small_gpt(2, seed, vocab_size)
     weights = dict(model.named_parameters())
     blocks = [weight for name, weight in weights.items() if ".h." in name and weight.ndim == 2]
-    round_outputs(model, compute, only)
+    round_outputs(model, compute)
     optimizer = torch.optim.AdamW(
-        weights.values(), lr=rate, betas=(0.9, 0.95), eps=1e-15, weight_decay=0.0
+        weights.values(), lr=RATE, betas=(0.9, 0.95), eps=1e-15, weight_decay=0.0
     )
-    store_rounded(optimizer, store, averages or store)
+    store_rounded(optimizer, store)
     losses = []
     for step, (x, y) in enumerate(batches(steps, seed, ids)):
-        optimizer.param_groups[0]["lr"] = cosine(step, steps, rate)
+        optimizer.param_groups[0]["lr"] = cosine(step, steps, RATE)
         low = {name: Rounded.apply(weight, compute) for name, weight in weights.items()}
         logits = functional_call(model, low, (x,))
-        loss = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="sum")
+        loss = F.cross_entropy(logits.flatten(0, 1).float(), y.flatten(), reduction="sum")
         optimizer.zero_grad()
         (loss * (loss_scale / POSITIONS)).backward()
         for weight in weights.values():
             weight.grad = weight.grad / loss_scale if weight.grad is not None else None
         before = [weight.detach().clone() for weight in blocks] if step == steps - 1 else []
         optimizer.step()
-        store_rounded(optimizer, store, averages or store)
+        store_rounded(optimizer, store)
         losses.append(loss.item() / y.numel())
     moved = [(old != new).flatten() for old, new in zip(before, blocks, strict=True)]
     return Run(losses, model, torch.cat(moved).float().mean().item())
