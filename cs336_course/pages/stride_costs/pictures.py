@@ -23,8 +23,8 @@ def cover() -> None:
         axes.pcolormesh(held, cmap=colours, vmin=0, vmax=1, edgecolors="white", linewidth=0.5)
         axes.grid(False)
         axes.set(xticks=[], yticks=[])
-        used = f"a column's 64 lines share {PLACES * (lines > 0).sum()} places"
-        label(axes, f"{width:,} columns: {pace}", used, "")
+        used = f"64 sets; a column's 64 lines share {PLACES * (lines > 0).sum()} places"
+        label(axes, f"{width:,} columns: {pace}", used, "8 places")
     show_cover()
 
 
