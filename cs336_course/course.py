@@ -101,7 +101,7 @@ PAGES = (
     ),
     Page(
         "side_trips/stride_costs",
-        "explain why 1,025 columns can be faster to walk than 1,024, and walk through a matrix "
+        "explain why 1,040 columns can be faster to walk than 1,024, and walk through a matrix "
         "in tiles",
         ("02",),
     ),

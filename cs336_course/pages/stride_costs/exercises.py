@@ -35,6 +35,7 @@ tiled_walk = Exercise(
     "tiled_walk",
     walks,
     observe=observe_tiles,
+    is_part=True,
     smaller="A matrix of 2 x 2 has tiles of 2 x 1. In which order do you read its four numbers?",
     wrong={
         "inside a tile, walk down its first column before you begin the second.": (

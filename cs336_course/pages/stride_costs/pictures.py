@@ -8,22 +8,23 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from cs336_course.drawing.style import ORANGE, RED, SKY, figure, label, show_cover
-from cs336_course.pages.stride_costs.story import LINE, SETS
+from cs336_course.pages.stride_costs.story import LINE, PLACES, SETS
 
 LARGE = 17
 
 
 def cover() -> None:
-    """Draw the sets of a cache that one column of a matrix uses, for two widths."""
-    _, both = figure(10, 3.2, ncols=2)
-    for axes, width, pace in zip(both, (1024, 1025), ("slow", "fast"), strict=True):
-        addresses = 4 * width * np.arange(width)
-        held = np.bincount(addresses // LINE % SETS, minlength=SETS).reshape(32, 32)
-        axes.pcolormesh(held > 0, cmap=ListedColormap(["#E3F1FA", RED]), vmin=0, vmax=1)
+    """Draw the places of a cache that one column of 64 numbers may use, for two widths."""
+    _, both = figure(10, 2.6, ncols=2)
+    for axes, width, pace in zip(both, (1024, 1040), ("slow", "fast"), strict=True):
+        lines = np.bincount(4 * width * np.arange(64) // LINE % SETS, minlength=SETS)
+        held = np.arange(PLACES)[:, None] < lines
+        colours = ListedColormap(["#E3F1FA", RED])
+        axes.pcolormesh(held, cmap=colours, vmin=0, vmax=1, edgecolors="white", linewidth=0.5)
         axes.grid(False)
         axes.set(xticks=[], yticks=[])
-        title = f"{width:,} columns: {pace}"
-        label(axes, title, f"red: sets that hold a column, {(held > 0).sum():,} of {SETS:,}", "")
+        used = f"64 sets; a column's 64 lines share {PLACES * (lines > 0).sum()} places"
+        label(axes, f"{width:,} columns: {pace}", used, "8 places")
     show_cover()
 
 
@@ -43,7 +44,7 @@ def step_bars(steps: Sequence[int], nanoseconds: Sequence[float], line: int) -> 
 
 
 def width_bars(widths: Mapping[int, tuple[float, float]], title: str) -> Figure:
-    """Draw the time per number of reading each square matrix, and of reading its transpose.
+    """Draw the time per number of reading a matrix of 64 rows, and of reading its transpose.
 
     Args:
         widths: Nanoseconds per number by width, along the rows and along the columns.
@@ -59,6 +60,6 @@ def width_bars(widths: Mapping[int, tuple[float, float]], title: str) -> Figure:
     axes.set_xticks(places, [f"{width:,}" for width in widths], fontsize=LARGE)
     axes.margins(y=0.15)
     axes.grid(axis="x", visible=False)
-    label(axes, title, "width and height of x", "time per number [ns]")
+    label(axes, title, "columns of x", "time per number [ns]")
     axes.legend(fontsize=LARGE)
     return drawing
