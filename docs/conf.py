@@ -7,7 +7,7 @@ from docutils import nodes
 from cs336_lib.report import palette
 
 project = "What training a language model costs, and GPT-2 reproduced"
-html_title = "GPT-2, from bits to the full run"
+html_title = "GPT-2, from bits to the bill"
 author = "the authors of the course"
 
 extensions = ["myst_nb", "sphinx.ext.mathjax", "sphinx-mathjax-offline"]
