@@ -15,26 +15,23 @@ import torch
 from cs336_course.shared import given_parts
 from cs336_lib.data.corpus import DATA
 from cs336_lib.data.prepare import prepare
+from cs336_lib.system.hardware import cpu_model
 
-RUNS = [(rate, warmup, 400, 0.1) for rate in (8, 4, 16, 2) for warmup in (40, 160, 10)]
-RUNS += [(8, 40, 1200, 0.1), (8, 160, 400, 1.0)]  # three times the steps; a constant rate
-SHAPE = {"n_layer": 1, "n_head": 2, "n_embd": 48, "block_size": 16, "vocab_size": 62}
-SHAPE |= {"batch_tokens": 128, "micro_batch_size": 8, "eval_tokens": 2**14}
-NAMES = "rate warmup steps lowest seed loss forward backward"
+RUNS = [(rate, warmup, 400, 0.1, 1) for rate in (8, 4, 16, 2) for warmup in (40, 160, 10)]
+RUNS += [(8, 40, 1200, 0.1, 1), (8, 40, 400, 1, 1), (8, 160, 400, 1, 1), (8, 40, 400, 0.1, 0.1)]
+NAMES = "rate warmup steps lowest clip seed loss forward backward"
+PAGE = "little_model short_run two_readings parts split_run"  # cells of the notebook
 
 
 def main() -> None:
     """Write data/warmup_runs.json."""
     torch.set_num_threads(1)
-    rows = []
     with tempfile.TemporaryDirectory() as folder:
         prepare(DATA / "shakespeare.txt", Path(folder, "letters"), tokenizer="char")
         file = runpy.run_path("train_gpt2.py")
-        little = file["Config"](**SHAPE)
-        unseen = file["Tokens"](Path(folder, "letters"), "val", little)
-        names = file | {"mine": SimpleNamespace(**file), "folder": Path(folder), "unseen": unseen}
-        names |= {"little": little, "fp32": torch.autocast("cpu", enabled=False)}
-        page = given_parts.run("09_gpt2_training", "short_run", "two_readings", names=names)
+        names = file | {"mine": SimpleNamespace(**file), "folder": Path(folder)}
+        page = given_parts.run("09_gpt2_training", *PAGE.split(), names=names)
+        rows = []
         for seed in range(4):
             for rate, *others in RUNS:
                 model, log = page["short_run"](rate / 1000, others[0], seed, *others[1:])
@@ -42,7 +39,11 @@ def main() -> None:
                 row = (rate / 1000, *others, seed, *(round(loss, 3) for loss in losses))
                 rows.append(dict(zip(NAMES.split(), row, strict=True)))
                 print(rows[-1], flush=True)
-    about = f"notebook 09's short_run and two_readings; {date.today()}, PyTorch {torch.__version__}"
+            for part in page["parts"]:  # it alone has the long warm-up
+                losses = page["two_readings"](page["split_run"](part, seed))
+                readings = zip(("forward", "backward"), losses, strict=True)
+                rows.append({"part": part, "seed": seed} | {k: round(x, 3) for k, x in readings})
+    about = f"{date.today()}, PyTorch {torch.__version__}, one core of {cpu_model()}"
     text = json.dumps({"about": about, "runs": rows}).replace("}, ", "},\n")
     (DATA / "warmup_runs.json").write_text(text + "\n")
 

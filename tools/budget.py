@@ -19,7 +19,7 @@ WANTED = {
 }
 ALLOWED = {
     "cs336_lib": 10_020,
-    "cs336_course": 22_135,
+    "cs336_course": 22_112,
     "tests": 13_945,
     "tools, benchmarks, data, reproduce": 4_100,
 }

@@ -1,4 +1,4 @@
-"""Figures on training GPT-2, with warm-ups, two trainers, and a live view of a run."""
+"""Figures on training GPT-2, with warm-ups and a live view of a run."""
 
 import json
 import time
@@ -17,8 +17,6 @@ from cs336_course.drawing.shown import as_data
 from cs336_course.drawing.style import (
     BLACK,
     BLUE,
-    GREEN,
-    GREY,
     RED,
     SKY,
     figure,
@@ -31,7 +29,7 @@ __all__ = ["curves"]
 
 Row = Mapping[str, Any]
 
-STUCK = 0.03  # a past in reverse costs at least as many nats, if a model reads it
+STUCK = 0.1  # a past in reverse costs at least as many nats, if a model reads it
 
 
 def cover() -> None:
@@ -55,45 +53,28 @@ def cover() -> None:
     show_cover()
 
 
-def warmups(runs: Sequence[Row]) -> Figure:
-    """Plot the loss of short runs by warm-up, with a panel per rate.
+def warmups(runs: Sequence[Row], mark: float) -> Figure:
+    """Plot the loss of runs of 400 steps by warm-up, with a panel per rate and a dashed mark.
 
-    Runs to which the order of the past makes no difference are red crosses.
+    Runs to which the order of the past makes hardly any difference are red crosses.
     """
+    chosen = {"steps": 400, "lowest": 0.1, "clip": 1}
+    runs = [run for run in runs if chosen.items() <= run.items()]
     rates, lengths = (sorted({run[name] for run in runs}) for name in ("rate", "warmup"))
-    drawing, panels = figure(13, 4.4, ncols=len(rates), sharey=True)
+    drawing, panels = figure(13, 4.6, ncols=len(rates), sharey=True)
+    kinds = {True: ("hardly reads its past", "X", RED), False: ("reads its past", "o", BLUE)}
     for axes, rate in zip(panels, rates, strict=True):
-        for run in runs:
-            if run["rate"] == rate:
-                is_stuck = run["backward"] - run["forward"] < STUCK
-                place = lengths.index(run["warmup"]) + 0.15 * (run["seed"] - 1.5)
-                look = {"marker": "X", "color": RED} if is_stuck else {"marker": "o", "color": BLUE}
-                axes.plot(place, run["loss"], markersize=10, **look)
+        for run in (run for run in runs if run["rate"] == rate):
+            name, marker, colour = kinds[run["backward"] - run["forward"] < STUCK]
+            place = lengths.index(run["warmup"]) + 0.15 * (run["seed"] - 1.5)
+            axes.plot(place, run["loss"], marker, color=colour, markersize=10, label=name)
+        axes.axhline(mark, color=BLACK, linestyle="--", linewidth=1.5, label="pairs of letters")
         axes.set_xticks(range(len(lengths)), lengths)
         axes.set_xlim(-0.5, len(lengths) - 0.5)
         label(axes, f"rate {rate:g}", "warm-up [steps]", "")
+    named = dict(zip(*panels[-1].get_legend_handles_labels()[::-1], strict=True))
+    drawing.legend(named.values(), named, loc="outside lower center", ncols=3)
     panels[0].set_ylabel("loss [nats/letter]")
-    return drawing
-
-
-def same_run(ours: Sequence[float], theirs: Sequence[float], title: str) -> Figure:
-    """Plot two runs' losses over each other, and below them how far apart they are."""
-    drawing, (top, bottom) = figure(11, 6, nrows=2, sharex=True, height_ratios=[1.4, 1])
-    top.plot(theirs, color=GREEN, linewidth=9, label="production loop")
-    top.plot(ours, color=BLUE, label="yours")
-    top.legend()
-    apart = np.abs(np.subtract(ours, theirs))
-    one_ulp = float(np.spacing(np.float32(max(ours))))
-    zero = one_ulp / 10  # where a difference of 0 is drawn
-    bottom.semilogy(np.maximum(apart, zero), color=BLACK, linestyle="", marker="o")
-    bottom.axhline(one_ulp, color=GREY, linestyle="--", linewidth=2)
-    place = {"xytext": (-4, 5), "textcoords": "offset points", "ha": "right", "va": "bottom"}
-    note = f"one rounding of fp32 at {max(ours):.1f}"
-    bottom.annotate(note, (1, one_ulp), xycoords=("axes fraction", "data"), **place)
-    bottom.set_ylim(zero / 4, 1)
-    bottom.set_yticks([zero, 1e-5, 1e-3, 1e-1], ["0", "1e-5", "0.001", "0.1"])
-    label(top, title, "", "loss [nats/token]")
-    label(bottom, "", "step", "difference (log)")
     return drawing
 
 
@@ -132,7 +113,7 @@ class LiveLossPlot:
 
     Args:
         max_steps: The end of the step axis.
-        levels: Named horizontal lines [nats per token].
+        levels: Named horizontal lines [nats/letter].
         every: Least time between two drawings [s].
         clock: Function that returns the time [s], for tests.
     """
@@ -176,7 +157,7 @@ class LiveLossPlot:
         done = self.rows[-1]["step"] + 1 if self.rows else 0
         self.axes.set_xlim(0, self.max_steps)
         title = f"Step {done:,} of {self.max_steps:,}"
-        label(self.axes, title, "step", "loss [nats per token]")
+        label(self.axes, title, "step", "loss [nats/letter]")
         self.drawings += 1
         if self.handle is not None:
             data, how = as_data(self.drawing)
