@@ -50,8 +50,7 @@ def careless_load(tensors: Mapping[str, Tensor], config: GPTConfig) -> GPT:
     model = GPT(config).eval()
     for name, parameter in model.named_parameters():
         tensor = tensors[name]
-        fits = tensor.shape[1:] == parameter.shape[1:]
-        tensor = tensor if fits else tensor.T
+        tensor = tensor if tensor.shape[1:] == parameter.shape[1:] else tensor.T
         parameter[: len(tensor)] = tensor  # wte may be padded
     return model
 
