@@ -88,7 +88,7 @@ def judged(texts: Iterable[str], known: Set[str], start: int = 0) -> tuple[float
 
 
 def marked(texts: Sequence[str], marks: Tensor, start: int) -> list[tuple[str, bool]]:
-    """Return each word, and whether it has a marked letter, with marks from the second letter on."""
+    """Return each word and whether one of its letters is marked, with marks from the second on."""
     return [
         (m.group(), bool(row[m.start() - 1 : m.end() - 1].any()))
         for text, row in zip(texts, marks, strict=True)
