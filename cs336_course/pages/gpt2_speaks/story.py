@@ -1,7 +1,7 @@
 """A loader that makes the classic mistake, and texts that are judged by their words."""
 
 import re
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 import torch
@@ -24,9 +24,6 @@ DOG = "I enjoy walking with my cute dog"
 UNSURE = " I'm not sure if I'll ever be able to walk with my dog."
 GPT2_2020 = {
     "greedy": f"{DOG}, but{UNSURE}{UNSURE}\n\nI'm not sure if I'll",
-    "pure sampling": f'{DOG}. He just gave me a whole new hand sense."\n\nBut it seems that the '
-    "dogs have learned a lot from teasing at the local batte harness once they take on the "
-    'outside.\n\n"I take',
     "top-p 0.92": f"{DOG}. He will never be the same. I watch him play.\n\n\nGuys, my dog needs a "
     "name. Especially if he is found with wings.\n\n\nWhat was that? I had a lot o",
 }
@@ -53,8 +50,7 @@ def careless_load(tensors: Mapping[str, Tensor], config: GPTConfig) -> GPT:
     model = GPT(config).eval()
     for name, parameter in model.named_parameters():
         tensor = tensors[name]
-        fits = tensor.shape[1:] == parameter.shape[1:]
-        tensor = tensor if fits else tensor.T
+        tensor = tensor if tensor.shape[1:] == parameter.shape[1:] else tensor.T
         parameter[: len(tensor)] = tensor  # wte may be padded
     return model
 
@@ -79,21 +75,25 @@ def vocabulary(text: str) -> frozenset[str]:
     return frozenset(word.lower() for word in WORD.findall(text))
 
 
-def whole_words(text: str, start: int = 0) -> list[str]:
-    """Return the words from position `start` on, in lower case.
-
-    The word at `start` and the word at the end are left out, because they may be cut off.
-    """
-    found = [match for match in WORD.finditer(text) if match.start() > start]
-    is_cut = bool(found) and found[-1].end() == len(text)
-    return [match.group().lower() for match in found[: len(found) - is_cut]]
+def whole_words(text: str, start: int = 0) -> list[re.Match[str]]:
+    """Return the words behind position `start`, but the one at the end, which may be cut off."""
+    return [m for m in WORD.finditer(text) if start < m.start() and m.end() < len(text)]
 
 
 def judged(texts: Iterable[str], known: Set[str], start: int = 0) -> tuple[float, float]:
     """Return which percentage of the words is made up, and which percentage is distinct."""
-    words = [word for text in texts for word in whole_words(text, start)]
+    words = [m.group().lower() for text in texts for m in whole_words(text, start)]
     made_up = sum(word not in known for word in words)
     return 100 * made_up / len(words), 100 * len(set(words)) / len(words)
+
+
+def marked(texts: Sequence[str], marks: Tensor, start: int) -> list[tuple[str, bool]]:
+    """Return each word and whether one of its letters is marked, with marks from the second on."""
+    return [
+        (m.group(), bool(row[m.start() - 1 : m.end() - 1].any()))
+        for text, row in zip(texts, marks, strict=True)
+        for m in whole_words(text, start)
+    ]
 
 
 def continued(
