@@ -17,7 +17,7 @@ from cs336_lib.data.corpus import DATA
 from cs336_lib.data.loader import Loader, open_data
 from cs336_lib.model import GPT
 
-E4M3_MAX, E2M1_MAX, BLOCK = 448.0, 6.0, 16
+E4M3_MAX, E2M1_MAX = 448.0, 6.0
 SMALLEST = 1e-30  # replaces a scale of 0
 Q4_1_WEIGHTS, Q4_1_BYTES = 32, 20
 SHIPPED = DATA / "smollm2_q4_1"
