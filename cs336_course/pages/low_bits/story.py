@@ -1,7 +1,7 @@
 """Store tensors in fp8, NVFP4, int4 and Q4_1, and train a small GPT whose matmuls use them."""
 
 import json
-import math
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ import torch.nn.functional as F
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
-from cs336_course.shared.low_precision import Run, batches, cosine, small_gpt
+from cs336_course.shared.low_precision import Run, batches, cosine, plays, small_gpt
 from cs336_lib.data.corpus import DATA
 from cs336_lib.data.loader import Loader, open_data
 from cs336_lib.model import GPT
 
-E4M3_MAX, E2M1_MAX, BLOCK = 448.0, 6.0, 16
+E4M3_MAX, E2M1_MAX = 448.0, 6.0
 SMALLEST = 1e-30  # replaces a scale of 0
 Q4_1_WEIGHTS, Q4_1_BYTES = 32, 20
 SHIPPED = DATA / "smollm2_q4_1"
@@ -75,26 +75,6 @@ def four_bits(stairs: Quantize, group: int = 0) -> Quantize:
     return quantize
 
 
-def hadamard(size: int) -> Float[Tensor, "size size"]:
-    """Return the orthogonal matrix of +1 and -1 over sqrt(size), for a power of two."""
-    matrix = torch.ones(1, 1)
-    while len(matrix) < size:
-        upper, lower = torch.cat((matrix, matrix), 1), torch.cat((matrix, -matrix), 1)
-        matrix = torch.cat((upper, lower))
-    return matrix / math.sqrt(size)
-
-
-def random_hadamard(size: int, seed: int = 0) -> Float[Tensor, "size size"]:
-    """Return a Hadamard matrix whose columns have random signs."""
-    random = torch.Generator().manual_seed(seed)
-    return hadamard(size) * (2.0 * torch.randint(2, (size,), generator=random) - 1)
-
-
-def spread(x: Float[Tensor, "rows columns"]) -> Float[Tensor, "rows columns"]:
-    """Multiply each 16 neighbors of a row by the random Hadamard matrix."""
-    return (x.reshape(-1, BLOCK) @ random_hadamard(BLOCK).T).reshape(x.shape)
-
-
 @dataclass(frozen=True)
 class Recipe:
     """How the matmuls of a linear layer are quantized.
@@ -103,11 +83,13 @@ class Recipe:
         quantize: Rounds both operands of each matmul along the dimension that is summed.
         stochastic: Whether gradients are rounded stochastically.
         only: "forward" leaves backward in fp32, and "gradients" rounds nothing but gradients.
+        layers: Pattern for the names of the layers that follow the recipe, by default all.
     """
 
     quantize: Quantize = keep
     stochastic: bool = False
     only: str = ""
+    layers: str = ""
 
 
 class QuantizedMatmul(torch.autograd.Function):
@@ -146,15 +128,15 @@ class QuantizedLinear(nn.Linear):
 
 
 def train(recipe: Recipe, loss_scale: float = 1.0, seed: int = 0) -> Run:
-    """Train a GPT of one block for 200 steps. All its linear layers are quantized, the output, too.
+    """Train a GPT of one block, whose linear layers follow the recipe, for 200 steps.
 
     Weights, moments and everything outside these matmuls stay in fp32. The gradients are divided by
     the loss scale before the step.
     """
     torch.manual_seed(seed)
     model = small_gpt(1, seed)
-    for layer in model.modules():
-        if isinstance(layer, nn.Linear) and recipe.quantize is not keep:
+    for name, layer in model.named_modules():
+        if isinstance(layer, nn.Linear) and re.search(recipe.layers, name):
             layer.__class__ = QuantizedLinear
             layer.recipe = recipe  # type: ignore[assignment]
     optimizer = torch.optim.AdamW(
@@ -170,7 +152,34 @@ def train(recipe: Recipe, loss_scale: float = 1.0, seed: int = 0) -> Run:
             weight.grad = weight.grad / loss_scale if weight.grad is not None else None
         optimizer.step()
         losses.append(loss.item())
-    return Run(losses)
+    return Run(losses, model)
+
+
+def gradients(model: GPT) -> dict[str, Float[Tensor, "positions outputs"]]:
+    """Return the gradient that flows into each linear layer, for the first batch of a run."""
+    outputs = {}
+    layers = {name: each for name, each in model.named_modules() if isinstance(each, nn.Linear)}
+    hooks = [
+        layer.register_forward_hook(lambda _layer, _inputs, y, name=name: outputs.update({name: y}))
+        for name, layer in layers.items()
+    ]
+    x, y = next(batches(1, 0))
+    loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten())
+    for hook in hooks:
+        hook.remove()
+    found = torch.autograd.grad(loss, list(outputs.values()))
+    names = [name.removeprefix("transformer.h.0.") for name in outputs]
+    return {name: dy.flatten(0, 1) for name, dy in zip(names, found, strict=True)}
+
+
+def letter_tables() -> tuple[float, float]:
+    """Return the loss of a table of the letters' frequencies, and of a table of letter pairs."""
+    ids, letters = plays()
+    pairs = torch.bincount(ids[:-1] * letters + ids[1:], minlength=letters**2)
+    alone, both = (
+        torch.special.entr(x / x.sum()).sum().item() for x in (torch.bincount(ids), pairs)
+    )
+    return alone, both - alone
 
 
 def shipped_blocks() -> tuple[dict, UInt8[np.ndarray, "blocks bytes"]]:
