@@ -51,14 +51,14 @@ def train(runs: list[Run]) -> list[dict]:
     rows = []
     for run, loss, parts in zip(runs, losses, tenths, strict=True):
         row = {"setting": setting, "changes": list(changes), "adamw": run[2].adamw}
-        row |= {"muon": run[2].muon, "seed": run[3], "steps": steps, "loss": round(loss, 4)}
+        row |= {"blocks": run[2].blocks, "seed": run[3], "steps": steps, "loss": round(loss, 4)}
         rows.append(row | {"tenths": [round(x, 2) for x in parts]})
     return rows
 
 
 def key(row: dict) -> Run:
     """Return the run that a row is the result of."""
-    rates = Rates(row["adamw"], row["muon"])
+    rates = Rates(row["adamw"], row["blocks"])
     return row["setting"], tuple(row["changes"]), rates, row["seed"], row["steps"]
 
 
@@ -140,22 +140,23 @@ def control(recorder: Recorder) -> None:
     rates = today.best(recorder.content, BASE, today.CHANGES)
     changes = tuple(CONTROL if name == "muon" else name for name in today.CHANGES)
     recorder.seeds(BASE, changes, rates)
-    recorder.climb(BASE, changes, rates, "muon", "adamw")
-    recorder.climb(BASE, (*today.CHANGES, SHARP), rates, "adamw muon")
+    recorder.climb(BASE, changes, rates, "blocks", "adamw")
+    recorder.climb(BASE, (*today.CHANGES, SHARP), rates, "adamw blocks")
 
 
 def leave_one_out(recorder: Recorder, name: str) -> None:
     """Train the recipe of today, also with fewer steps, without each change, and GPT-2's."""
     recipe = tuple(today.CHANGES)
-    rates = recorder.climb(name, recipe, Rates(0.051, 0.015), "adamw muon", "muon", "adamw")
+    rates = recorder.climb(name, recipe, Rates(0.11, 0.034), "adamw blocks", "blocks", "adamw")
     for steps in today.rungs(name):
         recorder.seeds(name, recipe, rates, steps)
     recorder.climb(name, (), Rates(0.0045), "adamw")
     for change in recipe:
         if change == "muon":
-            recorder.climb(name, today.without(change), Rates(0.0067), "adamw")
+            start = replace(rates, blocks=0.0067)  # AdamW, with a rate of its own for the blocks
+            recorder.climb(name, today.without(change), start, "blocks", "adamw")
         else:
-            recorder.climb(name, today.without(change), rates, "adamw muon")
+            recorder.climb(name, today.without(change), rates, "adamw blocks")
 
 
 if __name__ == "__main__":

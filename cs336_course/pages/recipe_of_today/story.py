@@ -66,10 +66,10 @@ BASE = next(iter(SETTINGS))
 
 @dataclass(frozen=True)
 class Rates:
-    """Peak learning rates of AdamW, and of Muon for the matrices in the blocks if they have it."""
+    """Peak learning rates of AdamW, and of the matrices in the blocks if they have their own."""
 
     adamw: float
-    muon: float = 0.0
+    blocks: float = 0.0
 
 
 def rotate(x: Float[Tensor, "*batch seq dim"], base: float = 10_000.0) -> Tensor:
@@ -196,7 +196,7 @@ def muon_updates() -> Any:
 
 
 class Optimizer:
-    """AdamW, with the notebook's Muon for the matrices in the blocks if they have a rate for it.
+    """AdamW, with the notebook's Muon for the matrices in the blocks if the recipe has it.
 
     With the control's changes, these matrices move in Adam's directions, and the RMS of a step is
     that of Muon's.
@@ -207,7 +207,7 @@ class Optimizer:
     """
 
     def __init__(self, model: GPT, rates: Sequence[Rates]):
-        self.model, self.has_muon = model, bool(rates[0].muon)
+        self.model, self.has_muon = model, bool(model.changes & {"muon", CONTROL})
         self.blocks = [name for name in model.matrices if name.startswith("h.")]
         self.rate, self.decay = torch.zeros_like(model.flat), torch.zeros_like(model.flat)
         self.means, self.squares = torch.zeros(2, *model.flat.shape)
@@ -216,8 +216,8 @@ class Optimizer:
         views = model.named(self.rate)
         for name, decay in model.named(self.decay).items():
             decay.fill_(0.1 if decay.dim() == 3 else 0.0)
-            if self.has_muon and name in self.blocks:
-                views[name].copy_(torch.tensor([each.muon for each in rates])[:, None, None])
+            if rates[0].blocks and name in self.blocks:
+                views[name].copy_(torch.tensor([each.blocks for each in rates])[:, None, None])
 
     @torch.no_grad()
     def step(self, number: int, share: float) -> None:
@@ -250,7 +250,7 @@ class Optimizer:
             if CONTROL in self.model.changes:
                 adam = gradients.lerp(means, MOMENTUM) / scales
                 lengths = [t.norm(dim=(1, 2), keepdim=True) for t in (updates, adam)]
-                updates = adam * lengths[0] / lengths[1]
+                updates = adam * lengths[0] / (lengths[1] + 1e-12)  # 0 in a first step
             for three, moved in zip(found, updates.split(shape[0]), strict=True):
                 three[2].copy_(moved)
 
@@ -376,8 +376,8 @@ def sweep(runs: dict[str, Any], setting: str, changes: Iterable[str]) -> dict[Ra
     found: dict[Rates, list[float]] = {}
     for row in rows_of(runs, setting, changes):
         if row["seed"] in TUNING:
-            found.setdefault(Rates(row["adamw"], row["muon"]), []).append(row["loss"])
-    return dict(sorted(found.items(), key=lambda item: (item[0].adamw, item[0].muon)))
+            found.setdefault(Rates(row["adamw"], row["blocks"]), []).append(row["loss"])
+    return dict(sorted(found.items(), key=lambda item: (item[0].adamw, item[0].blocks)))
 
 
 def best(runs: dict[str, Any], setting: str, changes: Iterable[str]) -> Rates:
@@ -396,7 +396,7 @@ def eight(
     """Return the rows of a recipe's eight seeds, at its best rates or others."""
     rates = rates or best(runs, setting, changes)
     rows = rows_of(runs, setting, changes, steps)
-    rows = [row for row in rows if Rates(row["adamw"], row["muon"]) == rates]
+    rows = [row for row in rows if Rates(row["adamw"], row["blocks"]) == rates]
     return [row for row in rows if row["seed"] in SEEDS]
 
 
@@ -416,8 +416,9 @@ def left_out(runs: dict[str, Any], setting: str, change: str) -> Pair:
 
 
 def finished(runs: dict[str, Any]) -> list[str]:
-    """Return the settings whose runs are recorded."""
-    return [name for name in SETTINGS if any(row["setting"] == name for row in runs["runs"])]
+    """Return the settings whose runs are all recorded; the last of them lack the last change."""
+    last = without(list(CHANGES)[-1])
+    return [name for name in SETTINGS if SEEDS[-1] in {r["seed"] for r in rows_of(runs, name, last)}]
 
 
 def ladder(runs: dict[str, Any], setting: str) -> dict[int, float]:
