@@ -37,7 +37,7 @@ def cover() -> None:
         height = 2.85 if colour == RED else 2.33
         axes.text(39, height, name, color=ink(colour), va="center", fontsize=17, fontweight="bold")
     axes.text(39, 2.6, "which change did it?", va="center", fontsize=15)
-    axes.set(xlim=(0, 54), xticks=range(0, 40, 10), ylim=(2.25, 3.75), yticks=(2.5, 3, 3.5))
+    axes.set(xlim=(0, 54), xticks=range(0, 40, 10), ylim=(2.2, 3.9), yticks=(2.5, 3, 3.5))
     title = "Two recipes read the same letters, eight runs each"
     label(axes, title, "letters seen [thousands]", "training loss [nats]")
     show_cover()
@@ -74,7 +74,7 @@ def savings(found: Mapping[str, Mapping[str, tuple[float, bool]]]) -> Figure:
     axes.axvline(0, color=BLACK, lw=1)
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.4, -0.6)
-    axes.legend(loc="lower right", fontsize=13)
+    axes.legend(loc="center right", fontsize=13)
     title = "Steps that each change saves; hollow: eight seeds can't tell"
     label(axes, title, "steps saved [%]", "")
     return drawing

@@ -416,9 +416,11 @@ def left_out(runs: dict[str, Any], setting: str, change: str) -> Pair:
 
 
 def finished(runs: dict[str, Any]) -> list[str]:
-    """Return the settings whose runs are all recorded; the last of them lack the last change."""
+    """Return the settings whose runs are all recorded."""
     last = without(list(CHANGES)[-1])
-    return [name for name in SETTINGS if SEEDS[-1] in {r["seed"] for r in rows_of(runs, name, last)}]
+    return [
+        name for name in SETTINGS if SEEDS[-1] in {r["seed"] for r in rows_of(runs, name, last)}
+    ]
 
 
 def ladder(runs: dict[str, Any], setting: str) -> dict[int, float]:
