@@ -57,8 +57,6 @@ SETTINGS = {
     for setting in (
         Setting(48, 256, 150),
         Setting(24, 256, 150),
-        Setting(24, 1024, 60),
-        Setting(48, 1024, 60),
     )
 }
 BASE = next(iter(SETTINGS))
