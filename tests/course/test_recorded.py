@@ -2,7 +2,6 @@
 
 import hashlib
 import math
-import runpy
 import shlex
 from pathlib import Path
 
@@ -39,14 +38,14 @@ def test_the_losses_on_the_cover_of_the_errata_are_those_of_the_readers():
             assert math.isclose(mean, recorded, abs_tol=0.03), name
 
 
-def test_the_path_of_the_recipe_follows_from_its_losses():
-    runs, script = today.recorded(), runpy.run_path(str(ROOT / "data/make_today_runs.py"))
-    base: tuple[str, ...] = ()
-    for pair in today.pairs(runs, "small"):
-        assert pair.base == base
-        assert pair.kept == script["verdict"](pair.change, pair.before, pair.after)
-        base = (*base, pair.change) if pair.kept else base
-    assert base == today.recipe(runs)
+def test_the_runs_of_the_recipe_are_complete_and_their_best_rates_lie_inside():
+    runs = today.recorded()
+    for setting in today.finished(runs):
+        assert all(loss > 1 for loss in today.ladder(runs, setting).values())
+        for changes in ((), tuple(today.CHANGES), *map(today.without, today.CHANGES)):
+            swept, best = today.sweep(runs, setting, changes), today.best(runs, setting, changes)
+            assert min(r.adamw for r in swept) < best.adamw < max(r.adamw for r in swept)
+            assert [r["seed"] for r in today.eight(runs, setting, changes)] == list(today.SEEDS)
 
 
 def test_the_runs_of_the_scaling_law_are_counted_as_their_commands_say():

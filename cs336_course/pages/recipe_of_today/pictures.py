@@ -1,4 +1,4 @@
-"""Figures of the side trip on recipes: losses, paired differences, and lengths of a step."""
+"""Figures of the side trip on recipes: losses, lengths of a step, and steps saved."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,6 +9,7 @@ from cs336_course.drawing.style import (
     BLACK,
     BLUE,
     GREY,
+    LINES,
     RED,
     figure,
     ink,
@@ -17,28 +18,27 @@ from cs336_course.drawing.style import (
     show_cover,
 )
 from cs336_course.pages.recipe_of_today import story
-from cs336_course.pages.recipe_of_today.story import BLOCK, ROWS, SIZES, Pair
+from cs336_course.pages.recipe_of_today.story import BASE, CHANGES, SETTINGS
 
 
 def cover() -> None:
     """Draw the training losses of the old and the new recipe, with a thin line for each seed."""
     runs = story.recorded()
-    letters = SIZES["small"].steps * ROWS * BLOCK
+    letters = SETTINGS[BASE].steps * SETTINGS[BASE].batch
     _, axes = figure(10, 3.2)
     for changes, colour, dashes, name in (
         ((), RED, "--", "GPT-2's recipe"),
-        (story.recipe(runs), BLUE, "-", "the recipe of today"),
+        (CHANGES, BLUE, "-", "the recipe of today"),
     ):
-        seeds = story.tenths(runs, "small", changes)
+        seeds = [row["tenths"] for row in story.eight(runs, BASE, changes)]
         seen = (np.arange(len(seeds[0])) + 0.5) / len(seeds[0]) * letters / 1000
         for values in seeds:
             axes.plot(seen, values, color=colour, ls=dashes, lw=1.5)
-        height = 2.75 if colour == RED else 2.0
-        axes.text(78, height, name, color=ink(colour), va="center", fontsize=17, fontweight="bold")
-    axes.annotate("", (75.5, 2.5), (75.5, 2.17), arrowprops={"arrowstyle": "<->", "lw": 1.5})
-    axes.text(78, 2.37, "which change did it?", va="center", fontsize=15)
-    axes.set(xlim=(0, 108), xticks=range(0, 80, 20), ylim=(1.85, 3.55), yticks=(2, 2.5, 3, 3.5))
-    title = "Two recipes read the same letters, five runs each"
+        height = 2.85 if colour == RED else 2.33
+        axes.text(39, height, name, color=ink(colour), va="center", fontsize=17, fontweight="bold")
+    axes.text(39, 2.6, "which change did it?", va="center", fontsize=15)
+    axes.set(xlim=(0, 54), xticks=range(0, 40, 10), ylim=(2.2, 3.9), yticks=(2.5, 3, 3.5))
+    title = "Two recipes read the same letters, eight runs each"
     label(axes, title, "letters seen [thousands]", "training loss [nats]")
     show_cover()
 
@@ -56,38 +56,25 @@ def singular_values(values: Mapping[str, Sequence[float]]) -> Figure:
     return drawing
 
 
-def forest(found: Mapping[str, Sequence[Pair]], names: Sequence[str], title: str) -> Figure:
-    """Draw each change's differences by seed and their mean, and write the rule's verdict.
-
-    Sizes share the axis, one above the other within a row.
+def savings(found: Mapping[str, Mapping[str, tuple[float, bool]]]) -> Figure:
+    """Draw the share of the steps that each change saves, in each setting.
 
     Args:
-        found: Pairs by the name of the size.
-        names: Names of the rows.
-        title: The title of the figure.
+        found: For each setting, the share and whether the test is sure, by the change's name.
     """
-    drawing, axes = figure(11 + 1.5 * len(found), 1.6 + 0.56 * len(names))
-    seen = [d for pairs in found.values() for pair in pairs for d in pair.differences]
-    low, high = min(seen), max(seen)
-    wide = high - low
-    looks = zip(found.items(), (BLUE, RED), ("o", "s"), strict=False)
-    for number, ((size, pairs), colour, marker) in enumerate(looks):
-        shift = 0.36 * (number - (len(found) - 1) / 2)
-        column = high + wide * (0.14 + 0.22 * number)
-        text = {"color": ink(colour), "ha": "center", "va": "center"}
-        axes.text(column, -0.95, size, **text)
-        for place, pair in enumerate(pairs):
-            dots = np.full(len(pair.differences), place + shift)
-            axes.plot(pair.differences, dots, color=GREY, marker="|", ms=11, ls="")
-            fill = colour if pair.passes else "none"
-            look = {"marker": marker, "ms": 10, "mfc": fill, "mec": colour, "mew": 2, "ls": ""}
-            axes.plot([pair.mean], [place + shift], color=colour, **look)
-            told, weight = ("kept", "bold") if pair.passes else ("dropped", "normal")
-            axes.text(column, place, told, weight=weight, **text)
+    drawing, axes = figure(13, 6.2)
+    names = list(next(iter(found.values())))
+    for number, (setting, shares) in enumerate(found.items()):
+        colour, marker = LINES[number], "osD^"[number]
+        places = np.arange(len(names)) + 0.2 * (number - (len(found) - 1) / 2)
+        for place, (share, is_sure) in zip(places, shares.values(), strict=True):
+            look = {"marker": marker, "ms": 10, "mec": colour, "mew": 2, "ls": ""}
+            axes.plot([100 * share], [place], mfc=colour if is_sure else "none", **look)
+        axes.plot([], [], color=colour, marker=marker, ms=10, ls="", label=setting)
     axes.axvline(0, color=BLACK, lw=1)
     axes.set_yticks(range(len(names)), names)
-    axes.set_ylim(len(names) - 0.4, -1.4)
-    axes.set_xlim(low - 0.03 * wide, high + wide * (0.08 + 0.22 * len(found)))
-    axes.set_xticks(np.arange(-4, 2) * 0.05)
-    label(axes, title, "difference [nats/letter]", "")
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.legend(loc="center right", fontsize=13)
+    title = "Steps that each change saves; hollow: eight seeds can't tell"
+    label(axes, title, "steps saved [%]", "")
     return drawing

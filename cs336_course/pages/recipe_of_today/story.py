@@ -3,8 +3,8 @@
 import itertools
 import json
 import math
-import statistics
-from collections.abc import Iterable, Mapping, Sequence
+import zlib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -13,59 +13,61 @@ import torch
 import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
+from cs336_course.shared import given_parts
 from cs336_course.shared.letter_gpt import letters
 from cs336_lib.data.corpus import DATA
-from cs336_lib.muon import Muon
 
-BLOCK, ROWS = 64, 4  # letters in a window, and windows in a batch
+BLOCK, N_LAYER, HEAD = 64, 2, 12  # letters in a window, blocks, and width of a head
 HELD_OUT = 400_000  # letters at the end of the plays, for the loss at the end of a run
 WARMUP, DECAY = 0.05, 0.6  # shares of the steps
-CAP = 15.0  # largest logit with the soft cap
-T_95 = 2.776  # a |t| above it has p < 0.05 with five differences
+MOMENTUM = 0.95
 LEVEL = 0.05
+SEEDS, TUNING = range(8), range(100, 103)
 
-# By their short names, in the order in which the notebook adds them
+# By their short names, in the order of the notebook's sections
 CHANGES = {
     "rope": "RoPE",
-    "bare": "RMSNorm, no gains, no biases",
     "qk_norm": "QK-norm",
     "relu2": "ReLU²",
-    "untied": "head of its own, from zero",
+    "untied": "a head of its own",
+    "fan_in": "first weights of 1/√inputs",
     "zero": "blocks that add zero at first",
     "muon": "Muon",
-    "linear": "constant, then linear to 0",
-    "cap": "soft cap",
+    "to_zero": "rates down to 0",
+    "constant": "constant, then a line",
 }
+# Controls: in place of "muon", Adam's directions as long as Muon's step; and beside "qk_norm",
+# scores up to 8, as GPT-2's heads of 64 numbers would have them
+CONTROL, SHARP = "control", "sharp"
 
 
 @dataclass(frozen=True)
-class Size:
-    """Shape of a model, and the steps of its runs."""
+class Setting:
+    """Width of a model, letters in a batch, and steps of a run."""
 
-    n_layer: int
-    n_head: int
-    n_embd: int
+    width: int
+    batch: int
     steps: int
 
 
-SIZES = {"small": Size(2, 2, 64, 300), "large": Size(2, 4, 128, 300)}
+SETTINGS = {
+    f"width {setting.width}, batch {setting.batch}": setting
+    for setting in (
+        Setting(48, 256, 150),
+        Setting(24, 256, 150),
+    )
+}
+BASE = next(iter(SETTINGS))
 
 
 @dataclass(frozen=True)
 class Rates:
-    """Peak learning rates of a run.
-
-    Attributes:
-        adamw: Rate of AdamW.
-        muon: Rate of Muon for the matrices in the blocks, if the recipe has it.
-        table: Factor on AdamW's rate for the table of the tokens, if the head has its own.
-    """
+    """Peak learning rates of AdamW, and of the matrices in the blocks if they have their own."""
 
     adamw: float
-    muon: float = 0.0
-    table: float = 1.0
+    blocks: float = 0.0
 
 
 def rotate(x: Float[Tensor, "*batch seq dim"], base: float = 10_000.0) -> Tensor:
@@ -82,197 +84,235 @@ def turns(seq: int, half: int, base: float) -> tuple[Tensor, Tensor]:
     return angles.cos(), angles.sin()
 
 
-def norm(width: int, changes: frozenset[str]) -> nn.Module:
-    """Return GPT-2's norm, or an RMSNorm without gains."""
-    if "bare" in changes:
-        return nn.RMSNorm(width, eps=1e-5, elementwise_affine=False)
-    return nn.LayerNorm(width)
+class GPT:
+    """GPT-2 with a set of changes, trained with several seeds at once; without changes, it's GPT-2.
 
+    A weight has a first axis `models`, and all weights are views of one leaf, `flat`.
 
-class Attention(nn.Module):
-    """Causal attention, which may turn and normalize its queries and keys."""
+    Args:
+        width: Width of the residual stream.
+        changes: Names from `CHANGES`.
+        seeds: Seed of the first weights of each model.
+    """
 
-    def __init__(self, size: Size, changes: frozenset[str]):
-        super().__init__()
-        self.n_head, self.changes = size.n_head, changes
-        self.c_attn = nn.Linear(size.n_embd, 3 * size.n_embd, bias="bare" not in changes)
-        self.c_proj = nn.Linear(size.n_embd, size.n_embd, bias="bare" not in changes)
+    def __init__(self, width: int, changes: Iterable[str], seeds: Sequence[int]):
+        self.changes, vocab_size = frozenset(changes), letters()[1]
+        self.shapes: dict[str, tuple[int, ...]] = {"wte": (vocab_size, width)}
+        if "rope" not in self.changes:
+            self.shapes["wpe"] = BLOCK, width
+        if "untied" in self.changes:
+            self.shapes["lm_head"] = vocab_size, width
+        for layer in range(N_LAYER):
+            for name, rows, columns in (
+                ("attn.c_attn", 3 * width, width),
+                ("attn.c_proj", width, width),
+                ("mlp.c_fc", 4 * width, width),
+                ("mlp.c_proj", width, 4 * width),
+            ):
+                self.shapes[f"h.{layer}.{name}.weight"] = rows, columns
+                self.shapes[f"h.{layer}.{name}.bias"] = (rows,)
+        for name in (*(f"h.{i}.ln_{j}" for i in range(N_LAYER) for j in (1, 2)), "ln_f"):
+            self.shapes[f"{name}.weight"] = self.shapes[f"{name}.bias"] = (width,)
+        self.matrices = [name for name, shape in self.shapes.items() if len(shape) == 2]
+        self.flat = torch.stack([self.first_weights(seed) for seed in seeds]).requires_grad_()
 
-    def forward(self, x: Float[Tensor, "batch seq n_embd"]) -> Float[Tensor, "batch seq n_embd"]:
-        pattern = "batch seq (three head dim) -> three batch head seq dim"
-        q, k, v = rearrange(self.c_attn(x), pattern, three=3, head=self.n_head)
+    def first_weights(self, seed: int) -> Tensor:
+        """Draw GPT-2's initial weights, each matrix by a seed that its name gives.
+
+        So a matrix has the same draws in each variant, times a std that a change may alter.
+        """
+        found = []
+        for name, shape in self.shapes.items():
+            if len(shape) == 1:
+                found.append(torch.full(shape, float(name.endswith("weight"))))
+                continue
+            fits = name.startswith("h.") and "fan_in" in self.changes
+            std = shape[1] ** -0.5 if fits else 0.02
+            if "c_proj" in name:
+                std = 0.0 if "zero" in self.changes else std / math.sqrt(2 * N_LAYER)
+            own = torch.Generator().manual_seed(1000 * zlib.crc32(name.encode()) + seed)
+            found.append(std * torch.randn(shape, generator=own).flatten())
+        return torch.cat(found)
+
+    def named(self, flat: Tensor) -> dict[str, Tensor]:
+        """Return views (models, ...) of weights or gradients by their names."""
+        parts = flat.split([math.prod(shape) for shape in self.shapes.values()], dim=1)
+        pairs = zip(self.shapes.items(), parts, strict=True)
+        return {name: part.unflatten(1, shape) for (name, shape), part in pairs}
+
+    def __call__(
+        self, idx: Int[Tensor, "models batch seq"], targets: Int[Tensor, "models batch seq"]
+    ) -> Float[Tensor, " models"]:
+        """Return each model's mean loss in nats per token."""
+        p = self.named(self.flat)
+        models, batch, seq = idx.shape
+        vocab_size, width = self.shapes["wte"]
+        first = vocab_size * torch.arange(models)[:, None, None]
+        x = F.embedding(idx + first, p["wte"].flatten(0, 1))
+        if "wpe" in p:
+            x = x + p["wpe"][:, None, :seq]
+        x = x.flatten(1, 2)
+
+        def norm(x: Tensor, name: str) -> Tensor:
+            gains, biases = (p[f"{name}.{part}"][:, None] for part in ("weight", "bias"))
+            return F.layer_norm(x, (width,)) * gains + biases
+
+        def linear(x: Tensor, name: str) -> Tensor:
+            return torch.baddbmm(p[f"{name}.bias"][:, None], x, p[f"{name}.weight"].mT)
+
+        for layer in (f"h.{i}" for i in range(N_LAYER)):
+            y = linear(norm(x, f"{layer}.ln_1"), f"{layer}.attn.c_attn")
+            x = x + linear(self.attend(y, batch), f"{layer}.attn.c_proj")
+            y = linear(norm(x, f"{layer}.ln_2"), f"{layer}.mlp.c_fc")
+            squared = "relu2" in self.changes
+            y = y.relu().square() if squared else F.gelu(y, approximate="tanh")
+            x = x + linear(y, f"{layer}.mlp.c_proj")
+        logits = norm(x, "ln_f") @ p.get("lm_head", p["wte"]).mT
+        losses = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
+        return losses.view(models, -1).mean(1)
+
+    def attend(self, qkv: Float[Tensor, "models tokens three_width"], batch: int) -> Tensor:
+        """Return what the heads read (models, tokens, width)."""
+        pattern = "models (batch seq) (three head dim) -> three (models batch) head seq dim"
+        q, k, v = rearrange(qkv, pattern, three=3, batch=batch, dim=HEAD)
         if "qk_norm" in self.changes:
             q, k = (F.rms_norm(t, t.shape[-1:]) for t in (q, k))
+            q = q * (8 / HEAD**0.5 if SHARP in self.changes else 1)
         if "rope" in self.changes:
             q, k = rotate(q), rotate(k)
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return self.c_proj(rearrange(y, "batch head seq dim -> batch seq (head dim)"))
+        pattern = "(models batch) head seq dim -> models (batch seq) (head dim)"
+        return rearrange(y, pattern, batch=batch)
 
 
-class MLP(nn.Module):
-    """Two linear layers, with a GELU or a squared ReLU between them."""
-
-    def __init__(self, size: Size, changes: frozenset[str]):
-        super().__init__()
-        self.changes = changes
-        self.c_fc = nn.Linear(size.n_embd, 4 * size.n_embd, bias="bare" not in changes)
-        self.c_proj = nn.Linear(4 * size.n_embd, size.n_embd, bias="bare" not in changes)
-
-    def forward(self, x: Float[Tensor, "batch seq n_embd"]) -> Float[Tensor, "batch seq n_embd"]:
-        x = self.c_fc(x)
-        squared = "relu2" in self.changes
-        return self.c_proj(x.relu().square() if squared else F.gelu(x, approximate="tanh"))
+@cache
+def muon_updates() -> Any:
+    """Return the function that the notebook's cell defines."""
+    names = {"Tensor": Tensor, "math": math}
+    parts = ("orthogonalized", "muon_updates")
+    return given_parts.run("side_trips/recipe_of_today", *parts, names=names)["muon_updates"]
 
 
-class Block(nn.Module):
-    """Attention and an MLP, which normalize their input and add to the residual stream."""
+class Optimizer:
+    """AdamW, with the notebook's Muon for the matrices in the blocks if the recipe has it.
 
-    def __init__(self, size: Size, changes: frozenset[str]):
-        super().__init__()
-        self.ln_1 = norm(size.n_embd, changes)
-        self.attn = Attention(size, changes)
-        self.ln_2 = norm(size.n_embd, changes)
-        self.mlp = MLP(size, changes)
-
-    def forward(self, x: Float[Tensor, "batch seq n_embd"]) -> Float[Tensor, "batch seq n_embd"]:
-        x = x + self.attn(self.ln_1(x))
-        return x + self.mlp(self.ln_2(x))
-
-
-class GPT(nn.Module):
-    """GPT-2 with a set of changes; without any, it's GPT-2.
+    With the control's changes, these matrices move in Adam's directions, and the RMS of a step is
+    that of Muon's.
 
     Args:
-        size: Shape of the model.
-        vocab_size: Number of different tokens.
-        changes: Names from `CHANGES`.
+        model: The models.
+        rates: Peak rates of each model.
     """
 
-    def __init__(self, size: Size, vocab_size: int, changes: Iterable[str] = ()):
-        super().__init__()
-        self.changes = frozenset(changes)
-        self.wte = nn.Embedding(vocab_size, size.n_embd)
-        self.wpe = None if "rope" in self.changes else nn.Embedding(BLOCK, size.n_embd)
-        self.h = nn.ModuleList(Block(size, self.changes) for _ in range(size.n_layer))
-        self.ln_f = norm(size.n_embd, self.changes)
-        self.lm_head = nn.Linear(size.n_embd, vocab_size, bias=False)
-        if "untied" not in self.changes:
-            self.lm_head.weight = self.wte.weight
-        self.init_weights(size.n_layer)
+    def __init__(self, model: GPT, rates: Sequence[Rates]):
+        self.model, self.has_muon = model, bool(model.changes & {"muon", CONTROL})
+        self.blocks = [name for name in model.matrices if name.startswith("h.")]
+        self.rate, self.decay = torch.zeros_like(model.flat), torch.zeros_like(model.flat)
+        self.means, self.squares = torch.zeros(2, *model.flat.shape)
+        self.momenta: dict[tuple[int, ...], Tensor] = {}
+        self.rate += torch.tensor([each.adamw for each in rates])[:, None]
+        views = model.named(self.rate)
+        for name, decay in model.named(self.decay).items():
+            decay.fill_(0.1 if decay.dim() == 3 else 0.0)
+            if rates[0].blocks and name in self.blocks:
+                views[name].copy_(torch.tensor([each.blocks for each in rates])[:, None, None])
 
     @torch.no_grad()
-    def init_weights(self, n_layer: int) -> None:
-        """Draw GPT-2's initial weights, except for those that a change sets to zero."""
-        for name, p in self.named_parameters():
-            if p.dim() == 1:
-                p.fill_(0.0 if name.endswith("bias") else 1.0)
-            elif name.startswith("lm_head"):
-                p.zero_()
-            elif name.startswith("wte") and "untied" in self.changes:
-                p.normal_()
-            elif name.startswith("w") or "zero" not in self.changes:
-                p.normal_(0.0, 0.02 / math.sqrt(2 * n_layer) if "c_proj" in name else 0.02)
-            else:
-                p.normal_(0.0, 0.0 if "c_proj" in name else p.size(1) ** -0.5)
+    def step(self, number: int, share: float) -> None:
+        """Clip the gradients of each model at a norm of 1, and make step `number`, from 1."""
+        flat, g = self.model.flat, self.model.flat.grad
+        assert g is not None
+        g *= (1 / (g.norm(dim=1, keepdim=True) + 1e-6)).clamp(max=1)
+        self.means.lerp_(g, 0.1)
+        self.squares.lerp_(g.square(), 0.05)
+        roots = (self.squares / (1 - 0.95**number)).sqrt_().add_(1e-8)
+        update = self.means / (1 - 0.9**number) / roots
+        if self.has_muon:
+            self.orthogonalize(g, roots, update)
+        flat.mul_(1 - share * self.rate * self.decay).sub_(share * self.rate * update)
+        flat.grad = None
 
-    def forward(
-        self, idx: Int[Tensor, "batch seq"], targets: Int[Tensor, "batch seq"]
-    ) -> Float[Tensor, ""]:
-        """Return the mean loss in nats per token."""
-        x = self.wte(idx)
-        if self.wpe is not None:
-            x = x + self.wpe.weight[: idx.size(1)]
-        if "untied" in self.changes:
-            x = F.rms_norm(x, x.shape[-1:])
-        for block in self.h:
-            x = block(x)
-        logits = self.lm_head(self.ln_f(x))
-        if "cap" in self.changes:
-            logits = CAP * torch.tanh(logits / CAP)
-        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
-
-
-def make_optimizer(model: GPT, rates: Rates) -> torch.optim.Optimizer:
-    """Make AdamW, or Muon for the matrices in the blocks and AdamW for the rest."""
-    named = dict(model.named_parameters())
-    matrices = [p for name, p in named.items() if name.startswith("h.") and p.dim() == 2]
-    blocks = {"params": matrices, "lr": rates.adamw}
-    if "muon" in model.changes:
-        blocks |= {"lr": rates.muon, "muon_momentum": 0.95}
-    heads = [p for name, p in named.items() if name in ("wpe.weight", "lm_head.weight")]
-    groups = [
-        blocks,
-        {"params": [model.wte.weight], "lr": rates.adamw * rates.table},
-        {"params": heads, "lr": rates.adamw},
-        {"params": [p for p in named.values() if p.dim() == 1], "weight_decay": 0.0},
-    ]
-    used = [group for group in groups if group["params"]]
-    return Muon(used, lr=rates.adamw, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+    def orthogonalize(self, g: Tensor, roots: Tensor, update: Tensor) -> None:
+        """Write Muon's updates of the matrices, those of a shape together."""
+        views = [self.model.named(t) for t in (g, roots, update)]
+        by_shape: dict[tuple[int, ...], list[list[Tensor]]] = {}
+        for name in self.blocks:
+            rows, columns = self.model.shapes[name]
+            parts = [t[name].chunk(3 if rows == 3 * columns else 1, dim=1) for t in views]
+            for three in zip(*parts, strict=True):
+                by_shape.setdefault(three[0].shape, []).append(list(three))
+        for shape, found in by_shape.items():
+            gradients, scales = (torch.cat([three[i] for three in found]) for i in (0, 1))
+            means = self.momenta.setdefault(shape, torch.zeros_like(gradients))
+            updates = muon_updates()(gradients, means, MOMENTUM)
+            if CONTROL in self.model.changes:
+                adam = gradients.lerp(means, MOMENTUM) / scales
+                lengths = [t.norm(dim=(1, 2), keepdim=True) for t in (updates, adam)]
+                updates = adam * lengths[0] / (lengths[1] + 1e-12)  # 0 in a first step
+            for three, moved in zip(found, updates.split(shape[0]), strict=True):
+                three[2].copy_(moved)
 
 
 def share(step: int, steps: int, changes: frozenset[str]) -> float:
     """Return the rate of a step as a share of the peak, after a linear warm-up.
 
-    It falls on half a cosine to a tenth, or stays constant and then falls on a line to zero.
+    It falls on half a cosine, or stays constant and then falls on a line. It ends at a tenth or 0.
     """
-    warmup = round(WARMUP * steps)
+    warmup, end = round(WARMUP * steps), 0.0 if "to_zero" in changes else 0.1
     if step < warmup:
         return (step + 1) / warmup
-    if "linear" in changes:
-        return min(1.0, (steps - step) / (DECAY * steps))
-    progress = (step - warmup) / (steps - 1 - warmup)
-    return 0.1 + 0.9 * (1 + math.cos(math.pi * progress)) / 2
+    if "constant" in changes:
+        height = min(1.0, (steps - step) / (DECAY * steps))
+    else:
+        height = (1 + math.cos(math.pi * (step - warmup) / (steps - warmup))) / 2
+    return end + (1 - end) * height
 
 
 def train(
-    size: Size,
+    setting: Setting,
     changes: Iterable[str],
-    rates: Rates,
-    seed: int,
-    steps: int | None = None,
-) -> tuple[float, list[float]]:
-    """Train a model on the letters of the plays.
+    rates: Sequence[Rates],
+    seeds: Sequence[int],
+    steps: int = 0,
+) -> tuple[list[float], list[list[float]]]:
+    """Train models on the letters of the plays, all at once.
 
     Args:
-        size: Shape of the model.
+        setting: Width, batch and steps.
         changes: Names from `CHANGES`.
-        rates: Peak learning rates.
-        seed: Seed of the weights and of the batches.
-        steps: Number of steps, if it isn't the size's own.
+        rates: Peak learning rates of each model.
+        seeds: Seed of the weights and of the batches of each model.
+        steps: Number of steps, if it isn't the setting's own.
 
     Returns:
-        The loss on held-out plays [nats per letter], and the mean training loss of each tenth.
+        Each model's loss on held-out plays [nats per letter], and its mean training loss of each
+        tenth.
     """
-    ids, vocab_size = letters()
-    torch.manual_seed(seed)
-    model = GPT(size, vocab_size, changes)
-    optimizer = make_optimizer(model, rates)
-    peaks = [group["lr"] for group in optimizer.param_groups]
-    generator = torch.Generator().manual_seed(seed)
+    ids, _ = letters()
+    model = GPT(setting.width, changes, seeds)
+    optimizer = Optimizer(model, rates)
+    generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+    shape = setting.batch // BLOCK, 1
     columns, losses = torch.arange(BLOCK + 1), []
-    steps = steps or size.steps
+    steps = steps or setting.steps
     for step in range(steps):
-        starts = torch.randint(len(ids) - HELD_OUT - BLOCK, (ROWS, 1), generator=generator)
-        rows = ids[starts + columns]
-        loss = model(rows[:, :-1], rows[:, 1:])
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for group, peak in zip(optimizer.param_groups, peaks, strict=True):
-            group["lr"] = peak * share(step, steps, model.changes)
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
-    tenths = torch.tensor(losses[: steps // 10 * 10]).view(10, -1).mean(1)
-    return held_out_loss(model), tenths.tolist()
+        draws = [torch.randint(len(ids) - HELD_OUT - BLOCK, shape, generator=g) for g in generators]
+        rows = ids[torch.stack(draws) + columns]
+        loss = model(rows[..., :-1], rows[..., 1:])
+        loss.sum().backward()
+        optimizer.step(step + 1, share(step, steps, model.changes))
+        losses.append(loss.detach())
+    tenths = torch.stack(losses[: steps // 10 * 10], 1).unflatten(1, (10, -1)).mean(2)
+    return held_out_losses(model), tenths.tolist()
 
 
 @torch.no_grad()
-def held_out_loss(model: GPT) -> float:
-    """Return the loss on held-out plays, in nats per letter."""
+def held_out_losses(model: GPT) -> list[float]:
+    """Return each model's loss on held-out plays, in nats per letter."""
     ids, _ = letters()
-    starts = torch.arange(len(ids) - HELD_OUT, len(ids) - BLOCK, 1200)
-    rows = ids[starts[:, None] + torch.arange(BLOCK + 1)]
-    return model(rows[:, :-1], rows[:, 1:]).item()
+    starts = torch.arange(len(ids) - HELD_OUT, len(ids) - BLOCK, 2400)
+    rows = (ids[starts[:, None] + torch.arange(BLOCK + 1)]).expand(len(model.flat), -1, -1)
+    return model(rows[..., :-1], rows[..., 1:]).tolist()
 
 
 # Runs
@@ -280,49 +320,41 @@ def held_out_loss(model: GPT) -> float:
 
 @dataclass(frozen=True)
 class Pair:
-    """A change that was tried on a recipe, with the same seeds before and after.
+    """Two recipes at their best rates, with the same seeds.
 
     Attributes:
-        change: Short name of the change.
-        base: Short names of the changes that the recipe has without it.
-        rates: Peak rates with the change.
         before: Losses without the change [nats per letter], one per seed.
         after: Losses with it, one per seed.
-        kept: Whether the recipe kept it.
     """
 
-    change: str
-    base: tuple[str, ...]
-    rates: Rates
     before: Sequence[float]
     after: Sequence[float]
-    kept: bool
 
     @property
-    def differences(self) -> list[float]:
-        """Loss with the change minus loss without it, by seed; negative is better."""
-        return [after - before for before, after in zip(self.before, self.after, strict=True)]
+    def units(self) -> list[int]:
+        """Loss with the change minus loss without it, by seed, in units of 0.0001 nats.
+
+        As integers, so that their sums are exact.
+        """
+        pairs = zip(self.before, self.after, strict=True)
+        return [round(1e4 * (after - before)) for before, after in pairs]
 
     @property
     def mean(self) -> float:
-        """Mean of the differences."""
-        return sum(self.differences) / len(self.differences)
-
-    @property
-    def half_width(self) -> float:
-        """Half the width of the mean's 95 % interval, by the t-test's assumption."""
-        return T_95 * statistics.stdev(self.differences) / len(self.differences) ** 0.5
+        """Mean of the differences [nats]; negative is better."""
+        return sum(self.units) / len(self.units) / 1e4
 
     @property
     def p(self) -> float:
-        """The p-value of a paired t-test."""
-        return paired_p_value(self.differences)
+        """The p-value of the sign-flip test."""
+        signs = torch.tensor(list(itertools.product((1, -1), repeat=len(self.units))))
+        sums = (signs @ torch.tensor(self.units)).abs()
+        return (sums >= sums[0]).double().mean().item()
 
     @property
-    def passes(self) -> bool:
-        """Whether the rule keeps the change. Simpler norms stay unless it says that they hurt."""
-        is_sure, helps = self.p < LEVEL, self.mean < 0
-        return helps or not is_sure if self.change == "bare" else helps and is_sure
+    def verdict(self) -> str:
+        """What the test says."""
+        return ("helps" if self.mean < 0 else "hurts") if self.p < LEVEL else "can't tell"
 
 
 def recorded() -> dict[str, Any]:
@@ -330,165 +362,99 @@ def recorded() -> dict[str, Any]:
     return json.loads((DATA / "today_runs.json").read_text(encoding="utf-8"))
 
 
-def losses(
-    runs: dict[str, Any],
-    size: str,
-    changes: Sequence[str],
-    steps: int | None = None,
-    first_seed: int = 0,
-) -> list[float]:
-    """Return the final losses of a recipe from five seeds.
-
-    Args:
-        runs: As `recorded` returns them.
-        size: Name of the size.
-        changes: Short names of the recipe's changes, in their order.
-        steps: Number of steps, if it isn't the size's own.
-        first_seed: First of the five seeds.
-    """
-    return [row["loss"] for row in five(runs, size, changes, steps, first_seed)]
+def rows_of(runs: dict[str, Any], setting: str, changes: Iterable[str], steps: int = 0) -> list:
+    """Return the rows of a recipe's runs, sorted by their seeds."""
+    wanted = setting, list(changes), steps or SETTINGS[setting].steps
+    rows = (row for row in runs["runs"] if (row["setting"], row["changes"], row["steps"]) == wanted)
+    return sorted(rows, key=lambda row: row["seed"])
 
 
-def five(
-    runs: dict[str, Any],
-    size: str,
-    changes: Sequence[str],
-    steps: int | None = None,
-    first_seed: int = 0,
-) -> list[dict[str, Any]]:
-    """Return the rows of a recipe's runs from five seeds."""
-    steps, seeds = steps or SIZES[size].steps, range(first_seed, first_seed + 5)
-    rows = [row for row in rows_of(runs, size, changes) if row["steps"] == steps]
-    return sorted((row for row in rows if row["seed"] in seeds), key=lambda row: row["seed"])
-
-
-def tenths(runs: dict[str, Any], size: str, changes: Sequence[str]) -> list[list[float]]:
-    """Return the mean training losses of each tenth of the full-length runs, one row per seed."""
-    return [row["tenths"] for row in five(runs, size, changes)]
-
-
-def rates(runs: dict[str, Any], size: str, changes: Sequence[str]) -> Rates:
-    """Return the peak rates of a recipe."""
-    return rates_of(five(runs, size, changes)[0])
-
-
-def sweep(runs: dict[str, Any], size: str, changes: Sequence[str]) -> dict[Rates, float]:
-    """Return the mean losses of the tuning seeds, by the rates."""
+def sweep(runs: dict[str, Any], setting: str, changes: Iterable[str]) -> dict[Rates, list[float]]:
+    """Return the losses of the tuning seeds by the rates."""
     found: dict[Rates, list[float]] = {}
-    for row in rows_of(runs, size, changes):
-        if row["seed"] in runs["tuning_seeds"]:
-            found.setdefault(rates_of(row), []).append(row["loss"])
-    return {chosen: sum(values) / len(values) for chosen, values in found.items()}
+    for row in rows_of(runs, setting, changes):
+        if row["seed"] in TUNING:
+            found.setdefault(Rates(row["adamw"], row["blocks"]), []).append(row["loss"])
+    return dict(sorted(found.items(), key=lambda item: (item[0].adamw, item[0].blocks)))
 
 
-def by_seed(runs: dict[str, Any], size: str, changes: Sequence[str], adamw: float) -> list[float]:
-    """Return the losses of the tuning seeds at one rate of AdamW."""
-    rows = (row for row in rows_of(runs, size, changes) if row["adamw"] == adamw)
-    return [row["loss"] for row in rows if row["seed"] in runs["tuning_seeds"]]
+def best(runs: dict[str, Any], setting: str, changes: Iterable[str]) -> Rates:
+    """Return the rates with the lowest mean loss of the tuning seeds."""
+    found = sweep(runs, setting, changes)
+    return min(found, key=lambda rates: sum(found[rates]))
 
 
-def rates_of(row: dict[str, Any]) -> Rates:
-    """Return the peak rates of a recorded run."""
-    return Rates(row["adamw"], row["muon"], row["table"])
+def eight(
+    runs: dict[str, Any],
+    setting: str,
+    changes: Iterable[str],
+    steps: int = 0,
+    rates: Rates | None = None,
+) -> list[dict[str, Any]]:
+    """Return the rows of a recipe's eight seeds, at its best rates or others."""
+    rates = rates or best(runs, setting, changes)
+    rows = rows_of(runs, setting, changes, steps)
+    rows = [row for row in rows if Rates(row["adamw"], row["blocks"]) == rates]
+    return [row for row in rows if row["seed"] in SEEDS]
 
 
-def rows_of(runs: dict[str, Any], size: str, changes: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the rows of a recipe at a size."""
-    wanted = size, list(changes)
-    return [row for row in runs["runs"] if (row["size"], row["changes"]) == wanted]
+def losses(*where: Any, **which: Any) -> list[float]:
+    """Return the final losses of the rows that `eight` returns."""
+    return [row["loss"] for row in eight(*where, **which)]
 
 
-def pairs(runs: dict[str, Any], size: str) -> list[Pair]:
-    """Return the pairs of the path whose runs are recorded, in its order."""
-    found = []
-    for step in runs["path"]:
-        base, first = tuple(step["base"]), step["first_seed"] if size == "small" else 0
-        tried = (*base, step["change"])
-        before, after = (losses(runs, size, c, first_seed=first) for c in (base, tried))
-        if len(before) == len(after) == 5:
-            chosen = rates(runs, size, tried)
-            found.append(Pair(step["change"], base, chosen, before, after, step["kept"]))
+def without(change: str) -> tuple[str, ...]:
+    """Return the recipe of today without a change."""
+    return tuple(name for name in CHANGES if name != change)
+
+
+def left_out(runs: dict[str, Any], setting: str, change: str) -> Pair:
+    """Return the recipe of today without a change, and with it, each at its best rates."""
+    return Pair(*(losses(runs, setting, changes) for changes in (without(change), CHANGES)))
+
+
+def finished(runs: dict[str, Any]) -> list[str]:
+    """Return the settings whose runs are all recorded."""
+    last = without(list(CHANGES)[-1])
+    return [
+        name for name in SETTINGS if SEEDS[-1] in {r["seed"] for r in rows_of(runs, name, last)}
+    ]
+
+
+def ladder(runs: dict[str, Any], setting: str) -> dict[int, float]:
+    """Return the recipe's mean losses by the number of steps, each with its own schedule."""
+    rates, found = best(runs, setting, CHANGES), {}
+    for steps in rungs(setting):
+        values = losses(runs, setting, CHANGES, steps=steps, rates=rates)
+        found[steps] = sum(values) / len(values)
     return found
 
 
-def names(found: Sequence[Pair], long: Mapping[str, str]) -> list[str]:
-    """Return a name for each pair, which also tells the two trials of a change apart."""
-    tried, told = [pair.change for pair in found], []
-    for place, change in enumerate(tried):
-        trial = ("first", "second")[tried[:place].count(change)]
-        told.append(long[change] + f", {trial} trial" * (tried.count(change) > 1))
-    return told
+def rungs(setting: str) -> list[int]:
+    """Return the numbers of steps for which the last recipe is trained."""
+    steps = SETTINGS[setting].steps
+    return [round(steps * part / 24) for part in (4, 6, 12, 18, 24)]
 
 
-def crossed(runs: dict[str, Any], size: str) -> dict[tuple[bool, float], list[float]]:
-    """Return the losses of the recipes before and after QK-norm, each at both of their rates.
+def saved(runs: dict[str, Any], setting: str, changes: Iterable[str]) -> float:
+    """Return the share of the steps that the recipe of today saves against another recipe.
 
-    Returns:
-        Losses of the seeds 0 to 4, by whether the recipe has QK-norm and by AdamW's rate.
+    It needs the steps at which the line through its ladder reaches the other's mean loss. The line
+    of the last two rungs goes on beyond the last one, and a loss above the first counts as that.
     """
-    base = next(tuple(step["base"]) for step in runs["path"] if step["change"] == "qk_norm")
-    found = {}
-    for changes in (base, (*base, "qk_norm")):
-        others = [row for row in runs["crossed"] if row["size"] == size]
-        others = [row for row in others if row["changes"] == list(changes)]
-        for rows in (five(runs, size, changes), sorted(others, key=lambda row: row["seed"])):
-            place = "qk_norm" in changes, rows[0]["adamw"]
-            found[place] = [row["loss"] for row in rows]
-    return dict(sorted(found.items()))
+    values, found = losses(runs, setting, changes), ladder(runs, setting)
+    loss, steps = sum(values) / len(values), list(found)
+    pairs = itertools.pairwise(steps)
+    low, high = next(p for p in pairs if loss >= found[p[1]] or p[1] == steps[-1])
+    needed = low + (found[low] - loss) / (found[low] - found[high]) * (high - low)
+    return 1 - max(needed, steps[0]) / steps[-1]
 
 
-def sides(corners: Mapping[tuple[bool, float], Sequence[float]]) -> dict[str, Pair]:
-    """Return what the norm and the rate do alone, from what `crossed` returns."""
-    low, high = sorted({rate for _, rate in corners})
-    steps = {
-        f"the norm, at rate {low}": ((False, low), (True, low)),
-        f"the norm, at rate {high}": ((False, high), (True, high)),
-        "the rate, without the norm": ((False, low), (False, high)),
-        "the rate, with the norm": ((True, low), (True, high)),
-        "both": ((False, low), (True, high)),
-    }
-    return {
-        name: Pair(name, (), Rates(end[1]), corners[start], corners[end], kept=False)
-        for name, (start, end) in steps.items()
-    }
-
-
-def recipe(runs: dict[str, Any]) -> tuple[str, ...]:
-    """Return the changes that were kept."""
-    return tuple(step["change"] for step in runs["path"] if step["kept"])
-
-
-def paired_p_value(differences: Sequence[float]) -> float:
-    """Return the two-sided p-value of a t-test on five differences, against a mean of 0.
-
-    With four degrees of freedom, Student's distribution has a closed form (Student 1908). With
-    x = t²/4 and s = sqrt(x / (1 + x)), a |t| as large or larger has the chance
-    1 - s (3 - s²) / 2. Differences that are all 0 have a p-value of 1.
-
-    Raises:
-        ValueError: If there aren't five differences.
-    """
-    if len(differences) != 5:
-        raise ValueError(f"{len(differences)} differences, but the formula is for 5")
-    d = torch.tensor(differences, dtype=torch.float64)
-    if not d.any():
-        return 1.0
-    x = 5 * d.mean() ** 2 / d.var() / 4
-    s = (x / (1 + x)).sqrt()
-    return (1 - s * (3 - s**2) / 2).item()
-
-
-def told(p: float, digits: int = 4) -> str:
-    """Return "p = 0.0123", or "p < 0.0001" for a p-value that would be rounded to 0."""
-    return f"p = {p:.{digits}f}" if p >= 10**-digits else f"p < {10**-digits:.{digits}f}"
-
-
-def wrong_sides(before: Sequence[float], after: Sequence[float]) -> tuple[int, int]:
+def wrong_sides(pair: Pair) -> tuple[int, int]:
     """Count the pairs of single runs whose difference has another sign than the mean's.
 
     Returns:
         The count, and the number of pairs of a run before with a run after.
     """
-    mean = sum(after) - sum(before)
-    found = [(b - a) * mean >= 0 for a, b in itertools.product(after, before)]
+    found = [(b - a) * pair.mean >= 0 for a, b in itertools.product(pair.after, pair.before)]
     return sum(found), len(found)
