@@ -23,7 +23,7 @@ TINY: dict[str, Any] = {
     **{"precision": "fp32", "compile": "off"},
 }
 
-# Mean losses of 20 steps each, as `train_reader` logs them on the two files of claim 8.
+# Mean losses of 20 steps each, as `train_reader` logs them on the two files of claim 5.
 READERS = {
     "letters": (
         *(3.30, 2.89, 2.70, 2.59, 2.53, 2.48, 2.50, 2.40, 2.41, 2.40),
