@@ -49,10 +49,10 @@ def curves(cases: Mapping[str, Record], twin: Record) -> Figure:
     for place, (axes, (case, record)) in enumerate(zip(panels.flat, cases.items(), strict=False)):
         losses(axes, twin, GREY, 4)
         losses(axes, record, RED, 1.8)
-        axes.set_ylim(LOWEST, HIGHEST)
+        axes.set(ylim=(LOWEST, HIGHEST), yticks=(2.5, 3, 3.5, 4, 4.5))
         if record.end() < LOWEST:
             note = {"ha": "center", "fontweight": "bold", "color": ink(RED)}
-            axes.text(48, LOWEST + 0.1, f"on to {record.end():.2f}", **note)
+            axes.text(74, LOWEST + 0.1, f"on to {record.end():.2f}", **note)
         axes.tick_params(labelbottom=place > 1)
         label(axes, case, "step" if place > 1 else "", "" if place % 3 else "loss [nats/token]")
     legend = [
