@@ -142,7 +142,7 @@ PAGES = (
     ),
     Page(
         "side_trips/bug_hunt",
-        "find the wrong line in six runs that don't crash, by asking for evidence, and prove it",
+        "find the wrong line in five runs that don't crash, by asking for evidence, and prove it",
         ("06",),
     ),
     Page(

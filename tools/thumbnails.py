@@ -20,7 +20,7 @@ PREDICTION = "The explorer Your prediction"  # the cards of predictions look ali
 # The beginning of the alternative text of a figure that is clearer than the cover when it is small.
 CHOSEN = {
     "03_einops": "6 panels. Head 0",
-    "bug_hunt": "Six cases",
+    "bug_hunt": "Five cases",
 }
 
 

@@ -1,4 +1,4 @@
-"""What is said about an accusation, and the list of suspects."""
+"""What a wrong accusation costs, and the list of suspects."""
 
 import re
 from pathlib import Path
@@ -21,21 +21,23 @@ def found(answer):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"D": "no_zero_grad"}, "D: it isn't no_zero_grad: its gradient doesn't pile up"),
+        ({"D": "no_zero_grad"}, "D: it isn't no_zero_grad. That costs you 3 requests"),
         ({"C": "a gremlin"}, "C: it isn't one of"),
-        ({"F": ...}, "F: it has no answer yet"),
+        ({"E": ...}, "E: it has no answer yet"),
     ],
 )
-def test_a_wrong_accusation_is_told_what_speaks_against_it(changes, said):
+def test_a_wrong_accusation_goes_on_the_bill(changes, said):
     cells = nbformat.read(NOTEBOOK, as_version=4).cells
     solution = next(cell.source for cell in cells if "\nanswer = {" in cell.source)
-    right = dict(re.findall(r'"([A-F])": "(\w+)"', solution))
+    right = dict(re.findall(r'"([A-E])": "(\w+)"', solution))
+    story.REQUESTS.clear()
     assert said in found(right | changes).said
+    assert sum(story.REQUESTS.values()) == (story.WRONG if "D" in changes else 0)
     assert not set(right.values()) & set(story.CASES.values())  # a look at them tells nothing
 
 
 def test_the_notebook_lists_every_suspect_as_the_module_does():
     cells = nbformat.read(NOTEBOOK, as_version=4).cells
-    task = next(cell.source for cell in cells if "Six bugs" in cell.source)
+    task = next(cell.source for cell in cells if "Five bugs" in cell.source)
     listed = dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", task, re.M))
     assert listed == {name: what for name, (what, _) in story.SUSPECTS.items()}

@@ -14,7 +14,7 @@ RIGHT: dict[str, dict[str, str]] = {
         "places = torch.arange(120_000)  # a text in which each token says where it stands  =>  places = torch.arange(120001)  # a text in which each token says where it stands": "A longer text will do.",
         "script = module.Script(places, vocab=1, seed=0)  =>  script = module.Script(places, vocab=2, seed=0)": "The model plays no part in the test.",
         "script = module.Script(places, vocab=1, seed=0)  =>  script = module.Script(places, vocab=1, seed=1)": "Any seed will do.",
-        "for script.batches in range(500):  =>  for script.batches in range(501):": "More batches will do.",
+        "for number in range(500):  =>  for number in range(501):": "More batches will do.",
         "parts = set((torch.cat(seen) // 10_000).tolist())  =>  parts = set((torch.cat(seen) // 10001).tolist())": "Parts of nearly equal length will do.",
     },
     "rows_that_leak": {

@@ -1,4 +1,4 @@
-"""Exercises of the bug hunt: the bugs of six runs, and a ninth test."""
+"""Exercises of the bug hunt: the bugs of five runs, and a ninth test."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -14,33 +14,12 @@ from cs336_course.shared.named_letters import named_letters, says
 
 NOTEBOOK = "side_trips/bug_hunt"
 
-# What is true of every case that doesn't have the bug, and can be seen by a request
-INNOCENT = {
-    "targets_not_shifted": "the targets in its batches are the next letters",
-    "future_not_masked": "only one prediction moves if the last letter is changed",
-    "replayed_data": "after its first resume, it reads the same batch as its twin",
-    "optimizer_not_restored": "its AdamW has counted every step since the first",
-    "dropout_in_evaluation": "two evaluations of one checkpoint give the same loss",
-    "loss_not_divided": "its gradient in step 0 isn't four times its twin's",
-    "last_piece_only": "its gradient in step 0 isn't smaller than its twin's",
-    "no_zero_grad": "its gradient doesn't pile up over the first steps, beside its twin's",
-    "schedule_per_piece": "its learning rates are those of its twin",
-    "schedule_off_by_one": "its learning rate in step 0 isn't 0",
-    "decay_on_norms": "in step 0, its norm gains move as far as its twin's",
-    "weights_too_large": "its initial weights are as large as its twin's",
-}
-
 
 def why_not_that_bug(letter: str, name: str) -> Record:
-    """Return what can be seen of a case that speaks against a bug."""
-    if hunt.has_bug(letter, name):
+    """Return what is said about a wrong accusation, which goes on the bill."""
+    if hunt.accuse(letter, name):
         return {}
-    first = int(np.flatnonzero(hunt.record(letter).apart(hunt.run()))[0])
-    return {
-        "said": f"it isn't {name}: {INNOCENT[name]}, so that line is right.",
-        "figures": f"{letter}'s log first differs from its twin's in step {first}. What has acted "
-        "until then, and what hasn't?",
-    }
+    return {"said": f"it isn't {name}. That costs you {hunt.WRONG} requests."}
 
 
 def hunted() -> Iterator[Case]:

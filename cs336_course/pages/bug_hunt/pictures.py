@@ -45,19 +45,21 @@ def cover() -> None:
 def curves(cases: Mapping[str, Record], twin: Record) -> Figure:
     """Plot the losses of each case over those of the healthy twin, with one panel per case."""
     drawing, panels = figure(13, 6.4, nrows=2, ncols=3, sharex=True, sharey=True)
-    for place, (axes, (case, record)) in enumerate(zip(panels.flat, cases.items(), strict=True)):
+    panels.flat[-1].set_axis_off()
+    for place, (axes, (case, record)) in enumerate(zip(panels.flat, cases.items(), strict=False)):
         losses(axes, twin, GREY, 4)
         losses(axes, record, RED, 1.8)
-        axes.set_ylim(LOWEST, HIGHEST)
+        axes.set(ylim=(LOWEST, HIGHEST), yticks=(2.5, 3, 3.5, 4, 4.5))
         if record.end() < LOWEST:
             note = {"ha": "center", "fontweight": "bold", "color": ink(RED)}
-            axes.text(48, LOWEST + 0.1, f"on to {record.end():.2f}", **note)
-        label(axes, case, "step" if place > 2 else "", "" if place % 3 else "loss [nats/token]")
+            axes.text(74, LOWEST + 0.1, f"on to {record.end():.2f}", **note)
+        axes.tick_params(labelbottom=place > 1)
+        label(axes, case, "step" if place > 1 else "", "" if place % 3 else "loss [nats/token]")
     legend = [
         Line2D([], [], color=RED, marker="o", markersize=5, label="case"),
         Line2D([], [], color=GREY, linewidth=4, marker="o", markersize=5, label="healthy twin"),
     ]
-    title = "Six cases and their twin (lines: training loss; points: validation loss)"
+    title = "Five cases and their twin (lines: training loss; points: validation loss)"
     drawing.suptitle(title, fontsize=17, fontweight="bold", x=0.01, ha="left")
     drawing.legend(handles=legend, loc="outside lower right", ncols=2)
     return drawing

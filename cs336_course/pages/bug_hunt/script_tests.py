@@ -129,9 +129,9 @@ UNSEEN: dict[str, tuple[str, str]] = {
         SPLIT,
         "self.train_text, self.held_out = text, text[-20_000:]",
     ),
-    "never begins in the second half": (
+    "never begins in the first half": (
         "starts = torch.randint(len(text) - LENGTH,",
-        "starts = torch.randint(len(text) // 2,",
+        "starts = torch.randint(len(text) // 2, len(text) - LENGTH,",
     ),
 }
 """Bugs that none of the eight tests finds."""

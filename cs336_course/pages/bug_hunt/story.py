@@ -1,4 +1,4 @@
-"""Investigate six small training runs, of which each has one wrong line, by requests for evidence.
+"""Investigate five small training runs, of which each has one wrong line, by requests for evidence.
 
 All runs are of `hunted_script` with the same seed, so they equal the healthy run, their twin, bit
 for bit until the wrong line has acted for the first time. No run crashes. Every request is counted,
@@ -77,9 +77,9 @@ SUSPECTS = {
         ("STD = 32, 2, 0.2, 0.1", "STD = 32, 2, 0.2, 1.0"),
     ),
 }
-"""For each bug what it is, and the right line with the wrong one. Six of them have no case."""
-HASHES = ("d21a2db0", "5dfe4fae", "6d21a3ab", "b5b2c44a", "8e77ef32", "421be920")
-CASES = dict(zip("ABCDEF", HASHES, strict=True))
+"""For each bug what it is, and the right line with the wrong one. Seven of them have no case."""
+HASHES = ("d21a2db0", "5dfe4fae", "6d21a3ab", "b5b2c44a", "8e77ef32")
+CASES = dict(zip("ABCDE", HASHES, strict=True))
 """For each case a hash of its letter and its bug, so that a look at it doesn't spoil the hunt."""
 HEALTHY, TWIN = "healthy", "twin"
 WARM_UP = "schedule_off_by_one"  # the case that the notebook solves
@@ -90,6 +90,7 @@ PARTS = {
     "norm gains": ("norms",),
 }
 ROWS = 8  # steps per request
+WRONG = 3  # requests that a wrong accusation costs
 Sizes = dict[str, float]
 
 
@@ -251,7 +252,7 @@ def has_bug(case: str, bug: str) -> bool:
 
 
 def record(case: str) -> Record:
-    """Return the records of a case from A to F, or of "warm-up"."""
+    """Return the records of a case from A to E, or of "warm-up"."""
     return run(next((bug for bug in SUSPECTS if has_bug(case, bug)), HEALTHY))
 
 
@@ -264,7 +265,7 @@ def repair(case: str, accused: str) -> Record:
         UserError: If the bug or the case is unknown.
     """
     script_with(accused)
-    return run_of(edited_script()) if has_bug(case, accused) else record(case)
+    return run_of(edited_script()) if accuse(case, accused) else record(case)
 
 
 def trial(accused: Mapping[str, Any]) -> dict[str, Record]:
@@ -288,48 +289,46 @@ def trial(accused: Mapping[str, Any]) -> dict[str, Record]:
     return repaired
 
 
-class Hunt:
-    """The cases, and the requests that have been made about them."""
+REQUESTS: dict[str, int] = {}
+"""What has been asked about the cases, and what it cost. A cell that runs again asks no more."""
 
-    def __init__(self) -> None:
-        self.requests: list[str] = []
-        self.kinds: dict[str, Callable[..., str]] = {
-            "rows": rows,
-            "rates": rates,
-            "batch": batch,
-            "update": update,
-            "checkpoint": checkpoint,
-            "evaluation": evaluation,
-            "probe": probe,
-        }
 
-    def request(self, case: str, kind: str, step: int) -> None:
-        """Count a request for evidence, and print it beside the twin's. The twin itself is free.
+def accuse(case: str, bug: str) -> bool:
+    """Return whether a case has a bug. A wrong accusation goes on the bill."""
+    is_right = has_bug(case, bug)
+    if not is_right and case in CASES:
+        REQUESTS[f"{case}, accused of {bug}"] = WRONG
+    return is_right
 
-        Args:
-            case: A letter from A to F, "warm-up" or "twin".
-            kind: "rows", "rates" (8 steps from a step on), "batch", "update" (of a step),
-                "checkpoint", "evaluation" or "probe" (after 0, 8, 16, ... steps).
-            step: The step.
 
-        Raises:
-            UserError: If there is no such evidence.
-        """
-        if kind not in self.kinds:
-            raise UserError(f"there is no evidence {kind!r}; ask for {', '.join(self.kinds)}")
-        has_bug(case, HEALTHY)  # or there is no such case
-        text = self.kinds[kind](case, step)
-        asked = f"{case}, {kind} {step}"
-        if case != TWIN:
-            self.requests.append(asked)
-        number = "free" if case == TWIN else len(self.requests)
-        print(f"request {number}: {asked}\n{text}")
+def request(case: str, kind: str, step: int) -> None:
+    """Print evidence beside the twin's. Only evidence about the cases goes on the bill.
 
-    def bill(self) -> None:
-        """Print the number of requests, and on which cases they went."""
-        on = [request.partition(",")[0] for request in self.requests]
-        spent = ", ".join(f"{case} {on.count(case)}" for case in dict.fromkeys(on))
-        print(f"{len(on)} requests{': ' if on else ''}{spent}")
+    Args:
+        case: A letter from A to E, "warm-up" or "twin".
+        kind: "rows", "rates" (8 steps from a step on), "batch", "update" (of a step), "checkpoint",
+            "evaluation" or "probe" (after 0, 8, 16, ... steps).
+        step: The step.
+
+    Raises:
+        UserError: If there is no such evidence.
+    """
+    if kind not in EVIDENCE:
+        raise UserError(f"there is no evidence {kind!r}; ask for {', '.join(EVIDENCE)}")
+    has_bug(case, HEALTHY)  # or there is no such case
+    text, asked = EVIDENCE[kind](case, step), f"{case}, {kind} {step}"
+    if case in CASES:
+        REQUESTS[asked] = 1
+    print(f"{'request' if case in CASES else 'free'}: {asked}\n{text}")
+
+
+def bill() -> None:
+    """Print what the hunt has cost, and on which cases it went."""
+    on = dict.fromkeys(sorted(asked[0] for asked in REQUESTS), 0)
+    for asked, cost in REQUESTS.items():
+        on[asked[0]] += cost
+    spent = ", ".join(f"{case} {cost}" for case, cost in on.items())
+    print(f"{sum(on.values())} requests{': ' if on else ''}{spent}")
 
 
 # Evidence
@@ -459,3 +458,8 @@ def probe(case: str, steps: int) -> str:
         model.train()
         moved.append(int(differs.sum()))
     return f"predictions that move with the last of {LENGTH} letters: {moved[0]}, twin {moved[1]}"
+
+
+EVIDENCE: dict[str, Callable[[str, int], str]] = {
+    f.__name__: f for f in (rows, rates, batch, update, checkpoint, evaluation, probe)
+}

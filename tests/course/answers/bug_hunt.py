@@ -8,7 +8,7 @@ def reads_everything(module):
     largest = 0
     for script.batches in range(500):
         largest = max(largest, script.batch()[1].max().item())
-    return largest > 90_000
+    return 70_000 < largest < 100_000
 """
 SAME_BATCH = """
 def reads_everything(module):
@@ -26,12 +26,11 @@ def reads_everything(module):
 """
 
 RIGHT = {
-    "bug_hunt": [('"no_zero_grad"', '" NO_zero_grad"')],
+    "bug_hunt": [('"loss_not_divided"', '" LOSS_not_divided"')],
     "ninth_test": [SMALLEST_AND_LARGEST],
 }
 REFUSED = {
     "bug_hunt": [
-        swapped("no_zero_grad", "loss_not_divided"),
         swapped("replayed_data", "optimizer_not_restored"),
         ('"dropout_in_evaluation"', '"weights_too_large"'),
     ],
