@@ -69,10 +69,10 @@ def beliefs(model: GPT) -> Float[Tensor, "positions letters"]:
 
 
 def batches(
-    steps: int, seed: int, ids: Int[Tensor, " chars"] | None = None
+    steps: int, seed: int
 ) -> Iterator[tuple[Int[Tensor, "batch seq"], Int[Tensor, "batch seq"]]]:
     """Yield inputs and targets, which are the same for every run with this seed."""
-    ids = plays()[0] if ids is None else ids
+    ids = plays()[0]
     random = torch.Generator().manual_seed(seed)
     for _ in range(steps):
         starts = torch.randint(len(ids) - CONTEXT - 1, (BATCH, 1), generator=random)
@@ -80,9 +80,9 @@ def batches(
         yield windows[:, :-1], windows[:, 1:]
 
 
-def small_gpt(n_layer: int, seed: int, vocab_size: int = 0) -> GPT:
-    """Return a GPT of width 64 on the CPU, by default for the plays' letters."""
-    sizes = {"n_embd": 64, "block_size": CONTEXT, "vocab_size": vocab_size or plays()[1]}
+def small_gpt(n_layer: int, seed: int) -> GPT:
+    """Return a GPT of width 64 for the plays' letters, on the CPU."""
+    sizes = {"n_embd": 64, "block_size": CONTEXT, "vocab_size": plays()[1]}
     return GPT(GPTConfig(n_layer=n_layer, n_head=2, **sizes), seed=seed)
 
 
@@ -96,15 +96,15 @@ class Rounded(torch.autograd.Function):
     """Round a tensor in the forward pass, and its gradient in the backward pass."""
 
     @staticmethod
-    def forward(ctx, x: Tensor, rounding: Rounding) -> Tensor:
+    def forward(ctx, x: Tensor, values: Rounding, gradients: Rounding) -> Tensor:
         """Round the values."""
-        ctx.rounding = rounding
-        return rounding(x)
+        ctx.rounding = gradients
+        return values(x)
 
     @staticmethod
-    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
         """Round the gradient."""
-        return ctx.rounding(gradient), None
+        return ctx.rounding(gradient), None, None
 
 
 def exact(x: Tensor) -> Tensor:
@@ -112,11 +112,13 @@ def exact(x: Tensor) -> Tensor:
     return x
 
 
-def round_outputs(model: nn.Module, rounding: Rounding) -> None:
+def round_outputs(
+    model: nn.Module, values: Rounding, gradients: Rounding, only: tuple[str, ...]
+) -> None:
     """Round what leaves the linear layers, embeddings and norms, and the gradients coming back."""
-    for layer in model.modules():
-        if isinstance(layer, nn.Linear | nn.Embedding | nn.LayerNorm):
-            layer.register_forward_hook(lambda _layer, _inputs, x: Rounded.apply(x, rounding))
+    for name, layer in model.named_modules():
+        if isinstance(layer, nn.Linear | nn.Embedding | nn.LayerNorm) and name.startswith(only):
+            layer.register_forward_hook(lambda _layer, _in, x: Rounded.apply(x, values, gradients))
 
 
 @torch.no_grad()
@@ -135,7 +137,7 @@ def train(
     store: Rounding = exact,
     loss_scale: float = 1.0,
     *,
-    text: tuple[Int[Tensor, " chars"], int] | None = None,
+    only: tuple[str, ...] = (),
     steps: int = 300,
     seed: int = 0,
 ) -> Run:
@@ -149,24 +151,24 @@ def train(
         compute: Rounds weights, activations and gradients where they are used.
         store: Rounds weights and AdamW's two averages after each step.
         loss_scale: Factor of the loss. The gradients are divided by it before the step.
-        text: Ids to learn and the size of their vocabulary, by default the plays' letters.
+        only: How names of layers begin whose outputs' gradients `compute` rounds, and nothing else.
         steps: Number of steps.
         seed: Seed of the weights, the batches and the rounding.
     """
     torch.manual_seed(seed)
-    ids, vocab_size = text or plays()
-    model = small_gpt(2, seed, vocab_size)
+    model = small_gpt(2, seed)
     weights = dict(model.named_parameters())
     blocks = [weight for name, weight in weights.items() if ".h." in name and weight.ndim == 2]
-    round_outputs(model, compute)
+    values = exact if only else compute
+    round_outputs(model, values, compute, only or ("",))
     optimizer = torch.optim.AdamW(
         weights.values(), lr=RATE, betas=(0.9, 0.95), eps=1e-15, weight_decay=0.0
     )
     store_rounded(optimizer, store)
     losses = []
-    for step, (x, y) in enumerate(batches(steps, seed, ids)):
+    for step, (x, y) in enumerate(batches(steps, seed)):
         optimizer.param_groups[0]["lr"] = cosine(step, steps, RATE)
-        low = {name: Rounded.apply(weight, compute) for name, weight in weights.items()}
+        low = {name: Rounded.apply(weight, values, values) for name, weight in weights.items()}
         logits = functional_call(model, low, (x,))
         loss = F.cross_entropy(logits.flatten(0, 1).float(), y.flatten(), reduction="sum")
         optimizer.zero_grad()
