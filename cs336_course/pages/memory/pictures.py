@@ -41,14 +41,14 @@ def cover_memory() -> None:
         )
         left += size * billions
     rest = {"color": "white", "hatch": "//", "edgecolor": RED, "label": "the rest"}
-    axes.barh(0, 8 * billions, left=left, height=0.6, **rest)
+    axes.barh(0, 48, left=left, height=0.6, **rest)  # ends outside, as far as one knows
     spot = {"ha": "center", "va": "center", "fontsize": 40}
     box = {"facecolor": "white", "edgecolor": "none"}
-    axes.text(left + 4 * billions, 0, "?", color=ink(RED), bbox=box, **spot)
+    axes.text(96, 0, "?", color=ink(RED), bbox=box, **spot)
     axes.axvline(80, color=BLACK, lw=4)
     axes.text(79, 0.5, "an H100 ends here", fontsize=19, ha="right", va="center")
     axes.grid(False)
-    axes.set(xlim=(0, 131), ylim=(-0.4, 0.7), yticks=[])
+    axes.set(xlim=(0, 112), ylim=(-0.4, 0.7), yticks=[])
     label(axes, "The first step of Llama 3 8B", "memory [GB]", "")
     show_cover()
 

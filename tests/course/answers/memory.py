@@ -7,7 +7,7 @@ def sorted_by_price(room, layers, block, kept, spike, head):
     """Try all choices from the cheapest to the dearest."""
     choices = product(range(layers + 1), (False, True))
     for k, chunked in sorted(choices, key=lambda choice: choice[0] + head * choice[1]):
-        loss = spike / 8 if chunked else spike
+        loss = spike / 4 if chunked else spike
         if max((layers - k) * block + k * kept + loss, k * kept + block) <= room:
             return [k, chunked]
     return None
