@@ -51,7 +51,7 @@ def back_off(
 
     A part of each count is left to the row of the past that is one letter shorter. A shorter row
     counts after how many different letters its past has occurred, and not how often (interpolated
-    modified Kneser-Ney, Chen and Goodman 1999, equations 26 and 27).
+    modified Kneser-Ney, Chen and Goodman 1999).
 
     Args:
         ids: A text as ids below 100.
