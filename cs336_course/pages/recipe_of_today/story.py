@@ -433,7 +433,7 @@ def ladder(runs: dict[str, Any], setting: str) -> dict[int, float]:
 def rungs(setting: str) -> list[int]:
     """Return the numbers of steps for which the last recipe is trained."""
     steps = SETTINGS[setting].steps
-    return [round(steps * part / 24) for part in (4, 6, 12, 18, 24)]
+    return [round(steps * part / 24) for part in (4, 6, 12, 18, 24, 36)]
 
 
 def saved(runs: dict[str, Any], setting: str, changes: Iterable[str]) -> float:
@@ -447,7 +447,7 @@ def saved(runs: dict[str, Any], setting: str, changes: Iterable[str]) -> float:
     pairs = itertools.pairwise(steps)
     low, high = next(p for p in pairs if loss >= found[p[1]] or p[1] == steps[-1])
     needed = low + (found[low] - loss) / (found[low] - found[high]) * (high - low)
-    return 1 - max(needed, steps[0]) / steps[-1]
+    return 1 - max(needed, steps[0]) / SETTINGS[setting].steps
 
 
 def wrong_sides(pair: Pair) -> tuple[int, int]:
