@@ -87,9 +87,9 @@ class Part(nn.Module):
         """Return what the part adds to the stream."""
         if not self.heads:
             return self.c_proj(F.relu(self.c_fc(x)).square())
-        layers, pattern = (self.c_q, self.c_k, self.c_v), "b t (head dim) -> b head t dim"
-        q, k, v = (rearrange(layer(x), pattern, head=self.heads) for layer in layers)
-        y = F.scaled_dot_product_attention(*map(rotate, (norm(q), norm(k))), v, is_causal=True)
+        found = torch.stack([layer(x) for layer in (self.c_q, self.c_k, self.c_v)])
+        q, k, v = rearrange(found, "n b t (head dim) -> n b head t dim", head=self.heads)
+        y = F.scaled_dot_product_attention(rotate(norm(q)), rotate(norm(k)), v, is_causal=True)
         return self.c_proj(rearrange(y, "b head t dim -> b t (head dim)"))
 
 
@@ -102,9 +102,7 @@ class GPT(nn.Module):
         self.transformer.wte = nn.Embedding(config.vocab_size, d)
         self.transformer.h = nn.ModuleList()
         for _ in range(config.n_layer):
-            attention = Part(
-                config.n_head, **dict.fromkeys(("c_q", "c_k", "c_v", "c_proj"), (d, d))
-            )
+            attention = Part(config.n_head, c_q=(d, d), c_k=(d, d), c_v=(d, d), c_proj=(d, d))
             mlp = Part(0, c_fc=(d, 4 * d), c_proj=(4 * d, d))
             self.transformer.h.append(nn.ModuleDict({"attn": attention, "mlp": mlp}))
         self.lm_head = nn.Linear(d, config.vocab_size, bias=False)
@@ -112,16 +110,15 @@ class GPT(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         """Return the logits."""
         x = norm(self.transformer.wte(tokens))
-        for block in self.transformer.h:
-            x = x + block["attn"](norm(x))
-            x = x + block["mlp"](norm(x))
+        for part in (part for block in self.transformer.h for part in block.values()):
+            x = x + part(norm(x))
         return self.lm_head(norm(x))
 
 
 def depths() -> Iterator[Case]:
     """Yield shapes of models."""
-    for what, *sizes in (("", 2, 2, 32), ("three wide layers", 3, 1, 48)):
-        yield Case(what, config=GPTConfig(16, 50, *sizes))
+    yield Case("", config=GPTConfig(16, 50, n_layer=2, n_head=2, n_embd=32))
+    yield Case("three wide layers", config=GPTConfig(16, 50, n_layer=3, n_head=1, n_embd=48))
 
 
 def see_init(answer: Any, case: Case) -> Record:

@@ -54,10 +54,7 @@ class Setting:
 
 SETTINGS = {
     f"width {setting.width}, batch {setting.batch}": setting
-    for setting in (
-        Setting(48, 256, 150),
-        Setting(24, 256, 150),
-    )
+    for setting in (Setting(48, 256, 150), Setting(24, 256, 150))
 }
 BASE = next(iter(SETTINGS))
 
@@ -415,10 +412,8 @@ def left_out(runs: dict[str, Any], setting: str, change: str) -> Pair:
 
 def finished(runs: dict[str, Any]) -> list[str]:
     """Return the settings whose runs are all recorded."""
-    last = without(list(CHANGES)[-1])
-    return [
-        name for name in SETTINGS if SEEDS[-1] in {r["seed"] for r in rows_of(runs, name, last)}
-    ]
+    last, seed = without(list(CHANGES)[-1]), SEEDS[-1]
+    return [name for name in SETTINGS if seed in {r["seed"] for r in rows_of(runs, name, last)}]
 
 
 def ladder(runs: dict[str, Any], setting: str) -> dict[int, float]:
