@@ -6,8 +6,8 @@ so you can interrupt the script.
 
 Each recipe is swept with three seeds that nothing else uses, until its best rates lie inside, and
 then trained with eight seeds at these. A setting has the recipe of today, the same without each of
-its changes, GPT-2's recipe, and the recipe of today with fewer steps, at the rates of the full
-run. Part control has Adam's directions at the length of Muon's step, at Muon's rates and at its
+its changes, GPT-2's recipe, and the recipe of today with fewer and more steps, at the same
+rates. Part control has Adam's directions at the length of Muon's step, at Muon's rates and at its
 own best, and the recipe of today with longer scores behind its QK-norm.
 """
 
@@ -145,7 +145,7 @@ def control(recorder: Recorder) -> None:
 
 
 def leave_one_out(recorder: Recorder, name: str) -> None:
-    """Train the recipe of today, also with fewer steps, without each change, and GPT-2's."""
+    """Train the recipe of today, also with other steps, without each change, and GPT-2's."""
     recipe = tuple(today.CHANGES)
     rates = recorder.climb(name, recipe, Rates(0.11, 0.034), "adamw blocks", "blocks", "adamw")
     for steps in today.rungs(name):

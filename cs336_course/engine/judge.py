@@ -214,8 +214,8 @@ def figures(exercise: Task, found: Difference, place: int) -> str:
         return ""
     if {found.got, found.want} == {"True", "False"} and found.fact not in ("result", "answer"):
         return ""  # the sentence says what isn't so
-    if found.want == "right":
-        return ""  # the observer found a word for the number, not for what is right
+    if found.want.isalpha() and found.want not in ("True", "False", "None", "inf", "nan"):
+        return ""  # the observer found a word for the number, such as right or always
     inputs = exercise.case(place).described()
     if found.fact.startswith("the result for "):  # the observer has several inputs in a case
         inputs = found.fact.removeprefix("the result for ")

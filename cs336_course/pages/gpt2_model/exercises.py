@@ -208,16 +208,18 @@ def initialized(answer: Any, case: Case) -> Record:
 def distribution(numbers: Tensor) -> str:
     """Return how numbers that were all 7 have been set, in words that allow for chance."""
     std, share = numbers.std().item(), (numbers.unique().numel() / numbers.numel())
+    chance = 4 / math.sqrt(numbers.numel())  # four standard errors, for few numbers
     if (numbers == 7).any():
         return "left as it was" if (numbers == 7).all() else "left in part as it was"
     if (numbers == numbers.flatten()[0]).all():
         return f"{numbers.flatten()[0].item() + 0.0:g} everywhere"  # 0 without a sign
     if share < 0.5:
         return "drawn with numbers that repeat"
-    if abs(numbers.mean().item()) > 0.2 * std:
+    if abs(numbers.mean().item()) > max(0.2, chance) * std:
         return "drawn with another mean than 0"
     within = (numbers.abs() < std).double().mean().item()  # 0.68 if the numbers are normal
-    return "drawn" if abs(within - 0.6827) < 0.04 else "drawn from another distribution"
+    is_normal = abs(within - 0.6827) < max(0.04, chance / 2)
+    return "drawn" if is_normal else "drawn from another distribution"
 
 
 def others(code: str) -> tuple[str, str]:

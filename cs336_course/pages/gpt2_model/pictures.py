@@ -249,7 +249,7 @@ def seen_past(losses: Mapping[str, Mapping[int, float]], title: str) -> Figure:
         losses: Loss in nats per letter by the number of letters, by name.
         title: The title of the figure.
     """
-    seen = (1, 2, 4, 8, 16, 32, 64)
+    seen = (1, 2, 4, 8, 16, 32, 64, 128)
     lines = {name: (list(points), list(points.values())) for name, points in losses.items()}
     return curves(
         title,

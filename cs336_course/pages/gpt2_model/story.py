@@ -34,8 +34,7 @@ def letter_by_letter(line: str) -> dict[str, Float[Tensor, " letters"]]:
     start = plays.index(line, end)
     places, coming = torch.arange(len(line)), text[start : start + len(line)]
     pairs = torch.bincount(text[: end - 1] * letters.vocab_size + text[1:end], minlength=62**2)
-    chances = pairs.view(letters.vocab_size, -1) + SPARE
-    chances = chances / chances.sum(1, keepdim=True)
+    chances = F.normalize(pairs.view(letters.vocab_size, -1) + SPARE, p=1)
     windows = text[start - SEEN : start + len(line) - 1].unfold(0, SEEN, 1)
     with torch.no_grad():
         guessed = model(windows)[:, -1].softmax(-1)
@@ -50,9 +49,9 @@ def back_off(
 ) -> list[tuple[float, int]]:
     """Count what follows each past of up to `longest` letters, and predict the last letters.
 
-    Three quarters are taken from each count and left to the row of the past that is one letter
-    shorter. A shorter row counts after how many different letters its past has occurred, and not
-    how often (interpolated Kneser-Ney, Chen and Goodman 1999, equation 27).
+    A part of each count is left to the row of the past that is one letter shorter. A shorter row
+    counts after how many different letters its past has occurred, and not how often (interpolated
+    modified Kneser-Ney, Chen and Goodman 1999).
 
     Args:
         ids: A text as ids below 100.
@@ -94,11 +93,14 @@ def share(
     """
     pairs, both = np.unique(keys, return_counts=True)
     pasts, first = np.unique(pairs // 100, return_index=True)
-    times, kinds = np.add.reduceat(both, first), np.diff(np.append(first, len(pairs)))
+    n, low = np.bincount(both, minlength=5)[1:5].clip(min=1), np.arange(1, 4)
+    taken = low - (low + 1) * n[0] / (n[0] + 2 * n[1]) * n[1:] / n[:-1]  # from counts 1, 2, 3+
+    less = taken[both.clip(max=3) - 1]
     row = np.searchsorted(pasts, wanted // 100).clip(max=len(pasts) - 1)
     cell = np.searchsorted(pairs, wanted).clip(max=len(pairs) - 1)
-    hits = np.where(pairs[cell] == wanted, both[cell] - 0.75, 0)
-    mixed = (hits + 0.75 * kinds[row] * shorter) / times[row]
+    hits = np.where(pairs[cell] == wanted, (both - less)[cell], 0)
+    left = np.add.reduceat(less, first)[row] * shorter
+    mixed = (hits + left) / np.add.reduceat(both, first)[row]
     return np.where(pasts[row] == wanted // 100, mixed, shorter), len(pasts)
 
 
@@ -143,10 +145,7 @@ def train(
 
 
 def stack_runs() -> dict[str, dict[float, list[list[float]]]]:
-    """Return recorded runs of twelve blocks: by how they write and by rate, a curve for each seed.
-
-    A curve holds the means of 20 steps at a time.
-    """
+    """Return recorded runs by how blocks write and by rate: means of 20 steps for each seed."""
     recorded = json.loads(STACKS.read_text(encoding="utf-8"))["runs"]
     return {
         way: {float(lr): runs for lr, runs in by_rate.items()} for way, by_rate in recorded.items()

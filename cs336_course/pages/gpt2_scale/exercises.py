@@ -109,7 +109,7 @@ buckets = Exercise(
         "processes.",
     },
     errors={
-        "when `arrive` is called, nothing may be waiting any more. Then it has nothing to send.": (
+        "it can be that nothing waits when `arrive` is called. Then it has nothing to send.": (
             "non-empty list",
             ("if self.waiting:", "if True:"),
         ),

@@ -227,7 +227,7 @@ def training_cases() -> Iterator[Case]:
     yield case("a run that is resumed", 6, 3, 2, 2, 1)
     yield case("a run that is resumed where it was evaluated", 6, 3, 3, 2, 2)
     yield case("a run that is over", 4, 2, 4, 1, 1)
-    yield case("without clipping", 3, 2, 0, 2, 2, grad_clip=0.0)
+    yield case("no clipping", 3, 2, 0, 2, 2, grad_clip=0.0)
     yield case("another limit", 3, 2, 0, 1, 1, grad_clip=0.125, warmup_steps=0)
 
 

@@ -3,7 +3,6 @@
 import itertools
 import math
 from collections.abc import Iterator
-from functools import cache
 from typing import Any
 
 import torch
@@ -13,8 +12,7 @@ from torch import Tensor, nn
 
 from cs336_course.engine import Case, Exercise, normal
 from cs336_course.engine.records import Record, plain
-from cs336_course.shared import given_parts
-from cs336_course.shared.model_of_today import rotate
+from cs336_course.pages.recipe_of_today.story import rotate
 from cs336_lib.config import GPTConfig
 
 __all__ = ["math"]  # the printed solution uses it
@@ -72,28 +70,60 @@ sign_flips = Exercise(
 
 
 def norm(x: Tensor) -> Tensor:
-    """Divide each vector by its root mean square, as in the notebook."""
+    """Divide each vector by its root mean square."""
     return F.rms_norm(x, (x.size(-1),))
 
 
-@cache
-def gpt_of_today() -> type[nn.Module]:
-    """Return the notebook's GPT, which keeps PyTorch's initial weights."""
-    names = {"F": F, "nn": nn, "torch": torch, "Tensor": Tensor, "rearrange": rearrange}
-    names |= {"rotate": rotate, "init_weights": lambda model: None}
-    given = ("norm", "attention_of_today", "block_of_today", "gpt_of_today")
-    return given_parts.run(NOTEBOOK, *given, names=names)["GPT"]
+class Part(nn.Module):
+    """Linear layers without biases, by their names: attention or a ReLU² MLP."""
+
+    def __init__(self, heads: int, **sizes: tuple[int, int]):
+        super().__init__()
+        self.heads = heads
+        for name, size in sizes.items():
+            self.add_module(name, nn.Linear(*size, bias=False))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return what the part adds to the stream."""
+        if not self.heads:
+            return self.c_proj(F.relu(self.c_fc(x)).square())
+        found = torch.stack([layer(x) for layer in (self.c_q, self.c_k, self.c_v)])
+        q, k, v = rearrange(found, "n b t (head dim) -> n b head t dim", head=self.heads)
+        y = F.scaled_dot_product_attention(rotate(norm(q)), rotate(norm(k)), v, is_causal=True)
+        return self.c_proj(rearrange(y, "b head t dim -> b t (head dim)"))
+
+
+class GPT(nn.Module):
+    """A GPT with RoPE and QK-norm, whose norms have no gains and whose head is its own."""
+
+    def __init__(self, config: GPTConfig):
+        super().__init__()
+        d, self.transformer = config.n_embd, nn.Module()
+        self.transformer.wte = nn.Embedding(config.vocab_size, d)
+        self.transformer.h = nn.ModuleList()
+        for _ in range(config.n_layer):
+            attention = Part(config.n_head, c_q=(d, d), c_k=(d, d), c_v=(d, d), c_proj=(d, d))
+            mlp = Part(0, c_fc=(d, 4 * d), c_proj=(4 * d, d))
+            self.transformer.h.append(nn.ModuleDict({"attn": attention, "mlp": mlp}))
+        self.lm_head = nn.Linear(d, config.vocab_size, bias=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return the logits."""
+        x = norm(self.transformer.wte(tokens))
+        for part in (part for block in self.transformer.h for part in block.values()):
+            x = x + part(norm(x))
+        return self.lm_head(norm(x))
 
 
 def depths() -> Iterator[Case]:
     """Yield shapes of models."""
-    for what, *sizes in (("", 2, 2, 32), ("three wide layers", 3, 1, 48)):
-        yield Case(what, config=GPTConfig(16, 50, *sizes))
+    yield Case("", config=GPTConfig(16, 50, n_layer=2, n_head=2, n_embd=32))
+    yield Case("three wide layers", config=GPTConfig(16, 50, n_layer=3, n_head=1, n_embd=48))
 
 
 def see_init(answer: Any, case: Case) -> Record:
     """Observe how a new model begins, and which of its matrices learn in four steps."""
-    model = gpt_of_today()(case.inputs["config"])
+    model = GPT(case.inputs["config"])
     before = {name: id(p) for name, p in model.named_parameters()}
     returned = answer(model)
     found = dict(model.named_parameters())
@@ -127,7 +157,7 @@ def never_learn(model: nn.Module, tokens: Tensor) -> list[str]:
     """Return the names of the matrices that have no gradient in any of four steps."""
     left = dict(model.named_parameters())
     for _ in range(4):
-        model(tokens[:, :-1], tokens[:, 1:]).backward()
+        F.cross_entropy(model(tokens[:, :-1]).mT, tokens[:, 1:]).backward()
         for name, p in model.named_parameters():
             if p.grad is not None and p.grad.any():
                 left.pop(name, None)

@@ -1,4 +1,4 @@
-"""Figures of the side trip on recipes: losses, lengths of a step, and steps saved."""
+"""Figures of the side trip on recipes: losses, and lengths of a step."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,7 +9,6 @@ from cs336_course.drawing.style import (
     BLACK,
     BLUE,
     GREY,
-    LINES,
     RED,
     figure,
     ink,
@@ -53,28 +52,4 @@ def singular_values(values: Mapping[str, Sequence[float]]) -> Figure:
     axes.set_xlim(0, 140)
     label(axes, title, "direction, from the longest step to the shortest", "length [RMS of all]")
     label_ends(axes, 17)
-    return drawing
-
-
-def savings(found: Mapping[str, Mapping[str, tuple[float, bool]]]) -> Figure:
-    """Draw the share of the steps that each change saves, in each setting.
-
-    Args:
-        found: For each setting, the share and whether the test is sure, by the change's name.
-    """
-    drawing, axes = figure(13, 6.2)
-    names = list(next(iter(found.values())))
-    for number, (setting, shares) in enumerate(found.items()):
-        colour, marker = LINES[number], "osD^"[number]
-        places = np.arange(len(names)) + 0.2 * (number - (len(found) - 1) / 2)
-        for place, (share, is_sure) in zip(places, shares.values(), strict=True):
-            look = {"marker": marker, "ms": 10, "mec": colour, "mew": 2, "ls": ""}
-            axes.plot([100 * share], [place], mfc=colour if is_sure else "none", **look)
-        axes.plot([], [], color=colour, marker=marker, ms=10, ls="", label=setting)
-    axes.axvline(0, color=BLACK, lw=1)
-    axes.set_yticks(range(len(names)), names)
-    axes.set_ylim(len(names) - 0.4, -0.6)
-    axes.legend(loc="center right", fontsize=13)
-    title = "Steps that each change saves; hollow: eight seeds can't tell"
-    label(axes, title, "steps saved [%]", "")
     return drawing

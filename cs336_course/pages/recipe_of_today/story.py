@@ -54,10 +54,7 @@ class Setting:
 
 SETTINGS = {
     f"width {setting.width}, batch {setting.batch}": setting
-    for setting in (
-        Setting(48, 256, 150),
-        Setting(24, 256, 150),
-    )
+    for setting in (Setting(48, 256, 150), Setting(24, 256, 150))
 }
 BASE = next(iter(SETTINGS))
 
@@ -415,10 +412,8 @@ def left_out(runs: dict[str, Any], setting: str, change: str) -> Pair:
 
 def finished(runs: dict[str, Any]) -> list[str]:
     """Return the settings whose runs are all recorded."""
-    last = without(list(CHANGES)[-1])
-    return [
-        name for name in SETTINGS if SEEDS[-1] in {r["seed"] for r in rows_of(runs, name, last)}
-    ]
+    last, seed = without(list(CHANGES)[-1]), SEEDS[-1]
+    return [name for name in SETTINGS if seed in {r["seed"] for r in rows_of(runs, name, last)}]
 
 
 def ladder(runs: dict[str, Any], setting: str) -> dict[int, float]:
@@ -433,7 +428,7 @@ def ladder(runs: dict[str, Any], setting: str) -> dict[int, float]:
 def rungs(setting: str) -> list[int]:
     """Return the numbers of steps for which the last recipe is trained."""
     steps = SETTINGS[setting].steps
-    return [round(steps * part / 24) for part in (4, 6, 12, 18, 24)]
+    return [round(steps * part / 24) for part in (4, 6, 12, 18, 24, 36)]
 
 
 def saved(runs: dict[str, Any], setting: str, changes: Iterable[str]) -> float:
@@ -447,7 +442,7 @@ def saved(runs: dict[str, Any], setting: str, changes: Iterable[str]) -> float:
     pairs = itertools.pairwise(steps)
     low, high = next(p for p in pairs if loss >= found[p[1]] or p[1] == steps[-1])
     needed = low + (found[low] - loss) / (found[low] - found[high]) * (high - low)
-    return 1 - max(needed, steps[0]) / steps[-1]
+    return 1 - max(needed, steps[0]) / SETTINGS[setting].steps
 
 
 def wrong_sides(pair: Pair) -> tuple[int, int]:
