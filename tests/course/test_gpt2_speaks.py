@@ -9,7 +9,6 @@ import matplotlib
 
 matplotlib.use("Agg")
 
-import pytest
 import torch
 
 from cs336_lib import hugging_face
