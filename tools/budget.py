@@ -19,9 +19,9 @@ WANTED = {
 }
 ALLOWED = {
     "cs336_lib": 10_020,
-    "cs336_course": 22_112,
-    "tests": 13_945,
-    "tools, benchmarks, data, reproduce": 4_100,
+    "cs336_course": 22_020,
+    "tests": 13_940,
+    "tools, benchmarks, data, reproduce": 4_025,
 }
 
 
