@@ -81,7 +81,8 @@ def course_cells(page: str) -> dict[str, CourseCell]:
     parts: dict[str, set[str]] = {}
     found: dict[str, CourseCell] = {}
     cells = [cell for cell in study.shipped(page) if cell["cell_type"] == "code"]
-    for number, cell in enumerate(cells):
+    last = max((n for n, cell in enumerate(cells) if "exercise" in study.marks_of(cell)), default=0)
+    for number, cell in enumerate(cells[: last + 1]):
         source, marks = cell["source"], study.marks_of(cell)
         nodes = ast.parse(source).body
         if name := marks.get("exercise"):
