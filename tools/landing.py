@@ -58,16 +58,14 @@ def landing(template: str, notebooks: Path, folder: Path) -> str:
         page_of("memory").path(notebooks), "Memory through one training step"
     )
     (folder / "memory.png").write_bytes(png)
-    # A stored figure is sharp at half its pixels.
-    width, height = (pixels // 2 for pixels in Image.open(io.BytesIO(png)).size)
-    size = f":width: {width}px\n:height: {height}px"
+    width = Image.open(io.BytesIO(png)).width // 2  # a stored figure is sharp at half its pixels
     url = tomllib.loads(Path("pyproject.toml").read_text())["project"]["urls"]["Repository"]
     for word, text in {
         "LAUNCH": "\n".join(re.findall(r"^\[!\[Open in .*", readme, re.M)),
         "RULER": f'<div class="ruler cs336-first-bill">{price.drawing(GPT2, "GPT-2: ")}</div>',
         "WRITER": browser_explorers.element("widgets.writer()"),
         "EXPLORER": browser_explorers.element("widgets.first_bill()"),
-        "PICTURE": f"```{{image}} memory.png\n:alt: {alt}\n{size}\n```",
+        "PICTURE": f"```{{image}} memory.png\n:alt: {alt}\n:width: {width}px\n```",
         "ROAD": cards([page for page in pages if not page.is_side_trip], notebooks),
         "SIDE_TRIPS": cards([page for page in pages if page.is_side_trip], notebooks),
         "INSTALL": f"git clone {url} course\ncd course\nmake lab",
