@@ -576,6 +576,8 @@ def main(config: Config) -> None:
             loss = evaluate(fast_model, val_tokens, config, autocast).item()
             if rank == 0:
                 print(f"val_loss {loss:.5g} before step 0", flush=True)
+        elif rank == 0:
+            print(f"{out} goes on from step {first_step} of {config.max_steps}", flush=True)
         for row in train(fast_model, optimizer, batches, val_tokens, config, autocast, first_step):
             report(row, model, optimizer, tokenizer, examples, config, autocast)
     if world > 1:
