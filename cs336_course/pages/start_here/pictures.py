@@ -77,7 +77,7 @@ def layer(
         arrow = {"arrowstyle": "->", "color": colour, "linewidth": 2}
         if is_backward and edges:  # each arrow ends at its weight, where the input comes, too
             axes.plot((0.2, 1.3), (height, middle), color=GREY, linewidth=1)
-            end, arrow = (1.3, middle), {**arrow, "shrinkB": 30}
+            end, arrow = (1.3, middle), {**arrow, "shrinkB": 24}
         axes.annotate("", end, start, arrowprops=arrow)
         at_weight = edges[row] if edges else str(weight)
         at_input = nodes[row] if nodes else str(value)
