@@ -1,4 +1,4 @@
-"""Pictures of what a model expects next, of how one learned, and of the products of a step."""
+"""Pictures of how a model learned, and of the products of a training step."""
 
 import json
 import textwrap
@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from cs336_course.drawing.gpt2_model import visible
 from cs336_course.drawing.style import BLUE, GREY, RUST, figure, ink, label
 from cs336_lib.data.corpus import DATA
 
@@ -15,19 +14,6 @@ WEIGHTS, INPUTS, ERROR = (2, 0, -1), (1, 3, 4), 3  # the layer that fits on pape
 FORWARD = tuple(f"{weight}·{value}" for weight, value in zip(WEIGHTS, INPUTS, strict=True))
 OF_WEIGHTS = tuple(f"{ERROR}·{value}" for value in INPUTS)
 OF_INPUTS = ("3·2", "3·0", "3·(−1)")
-
-
-def next_letter(text: str, letters: Sequence[str], chances: Sequence[float]) -> Figure:
-    """Plot the probabilities of the most likely next letters after a text."""
-    drawn, axes = figure(9.5, 3)
-    axes.bar(range(len(letters)), chances, color=BLUE)
-    for place, chance in enumerate(chances):
-        axes.text(place, chance, f"{chance:.1%}", ha="center", va="bottom", size=12)
-    axes.set_xticks(range(len(letters)), map(visible, letters), family="monospace", size=17)
-    axes.set_ylim(0, 1.15 * max(chances))
-    axes.grid(axis="x", visible=False)
-    label(axes, f"After {text!r}", "next letter", "probability")
-    return drawn
 
 
 def learning(shown: Sequence[int] = (0, 40, 160, 400)) -> Figure:
@@ -85,13 +71,16 @@ def layer(
     is_backward = result.startswith("error")
     for row, (weight, value) in enumerate(zip(WEIGHTS, INPUTS, strict=True)):
         height = 2 - row
-        ends = [(0.45, height), (2.5, 1 + 0.25 * (height - 1))]
+        middle, at_result = 1 + 0.65 * (height - 1), (2.55, 1 + 0.12 * (height - 1))
+        ends = [(0.45, height), at_result]
         start, end = reversed(ends) if is_backward else ends
         arrow = {"arrowstyle": "->", "color": colour, "linewidth": 2}
+        if is_backward and edges:  # each arrow ends at its weight, where the input comes, too
+            axes.plot((0.2, 1.3), (height, middle), color=GREY, linewidth=1)
+            end, arrow = (1.3, middle), {**arrow, "shrinkB": 24}
         axes.annotate("", end, start, arrowprops=arrow)
-        at_weight = edges[row] if edges else str(weight).replace("-", "−")
+        at_weight = edges[row] if edges else str(weight)
         at_input = nodes[row] if nodes else str(value)
-        middle = 1 + 0.68 * (height - 1)
         texts = ((1.3, middle, at_weight, edges), (0.2, height, at_input, nodes))
         for x, y, text, is_computed in texts:
             style = computed if is_computed else plain
