@@ -44,6 +44,17 @@ class Run:
         """The mean loss of the last 50 steps."""
         return sum(self.losses[-50:]) / len(self.losses[-50:])
 
+    @property
+    def silent(self) -> float:
+        """The share of 0 among the last gradients of the blocks' matrices."""
+        zeros = [(w.grad == 0).flatten() for w in matrices(self.model)]
+        return torch.cat(zeros).float().mean().item()
+
+
+def matrices(model: GPT) -> list[nn.Parameter]:
+    """Return the matrices in a model's blocks."""
+    return [w for name, w in model.named_parameters() if ".h." in name and w.ndim == 2]
+
 
 @cache
 def plays() -> tuple[Int[Tensor, " chars"], int]:
@@ -158,7 +169,7 @@ def train(
     torch.manual_seed(seed)
     model = small_gpt(2, seed)
     weights = dict(model.named_parameters())
-    blocks = [weight for name, weight in weights.items() if ".h." in name and weight.ndim == 2]
+    blocks = matrices(model)
     values = exact if only else compute
     round_outputs(model, values, compute, only or ("",))
     optimizer = torch.optim.AdamW(

@@ -99,14 +99,6 @@ class FloatFormat:
         """The smallest positive value. `torch.finfo` has no such property."""
         return math.ldexp(1.0, self.min_exponent - self.mantissa_bits)
 
-    @property
-    def resolution(self) -> float:
-        """The decimal resolution 10^-d, where d = floor(m log10 2).
-
-        A decimal number with d digits doesn't change if it is encoded and decoded.
-        """
-        return float(f"1e-{math.floor(self.mantissa_bits * math.log10(2))}")
-
     def split(self, code: int) -> tuple[int, int, int]:
         """Split a code into sign, exponent and mantissa fields, as integers."""
         k, m = self.exponent_bits, self.mantissa_bits
@@ -186,11 +178,6 @@ class FloatFormat:
         For a subnormal, the result is the exponent of the smallest normal value.
         """
         return max(math.frexp(value)[1] - 1, self.min_exponent) if value else self.min_exponent
-
-    def gap(self, value: float) -> float:
-        """Return the distance from |value| to the next larger value of the format."""
-        exponent = self.exponent_of(value)
-        return math.ldexp(1.0, exponent - self.mantissa_bits)
 
     def positive_values(self) -> list[float]:
         """Return all positive finite values in increasing order.
