@@ -24,9 +24,8 @@ from cs336_course.drawing.style import (
 )
 from cs336_course.shared.roofline import Roof, ridge, roofline
 
-MARKERS = ("o", "s", "D", "^", "v", "P", "X")
-
-
+MARKERS = ("o", "s", "D", "^", "v", "P")
+NAMES = ("ReLU", "GELU", "dot", "matvec", "matmul, n = 512", "matmul, n = 4096")
 EVENTS = {1088: "first university", 1450: "printing press", 1687: "Newton", 1947: "transistor"}
 
 
@@ -118,8 +117,9 @@ def rooflines(panels: Sequence[tuple[Roof, Mapping[str, tuple[float, float]], st
         bottom = min(heights[0], *(speed for _, speed in points.values())) / 3
         axes.text(corner / 1.15, bottom * 1.5, "memory-bound", ha="right", fontsize=13)
         axes.text(corner * 1.15, bottom * 1.5, "compute-bound", fontsize=13)
-        for (name, (x, y)), marker, colour in zip(points.items(), MARKERS, LINES, strict=False):
-            axes.plot(x, y, marker, color=colour, ms=11, label=name, zorder=2)
+        for name, (x, y) in points.items():
+            place = NAMES.index(name)
+            axes.plot(x, y, MARKERS[place], color=LINES[place], ms=11, label=name, zorder=2)
         axes.set(xscale="log", yscale="log", xlim=(0.05, 20_000), ylim=(bottom, roof.peak * 4))
         axes.legend(
             title=what, loc="upper left", alignment="left", bbox_to_anchor=(0, -0.16), ncols=2
