@@ -66,14 +66,12 @@ def lanes(operations: Mapping[str, tuple[float, float]]) -> Figure:
     return fig
 
 
-def two_clocks(fetching: float, computing: float, marks: Mapping[str, float]) -> Figure:
+def two_clocks(weights: int, roof: Roof, marks: Sequence[int]) -> Figure:
     """Draw the microseconds of a layer by the tokens: of its fetching, its computing, and both.
 
-    Args:
-        fetching: Time to fetch the weights.
-        computing: Time to multiply one token.
-        marks: Points by name, each at a number of tokens.
+    The layer has weights of 2 bytes, and a point stands at each number of tokens in `marks`.
     """
+    fetching, computing = 2e6 * weights / roof.bandwidth, 2e6 * weights / roof.peak
     ridge, end = fetching / computing, 700
     multiply = [0, fetching, computing * end]
     lines = {
@@ -89,10 +87,10 @@ def two_clocks(fetching: float, computing: float, marks: Mapping[str, float]) ->
     axes.axvspan(-8, ridge, color=SKY, alpha=0.18, lw=0)
     axes.text(ridge - 8, 6, "memory-bound", ha="right")
     axes.text(ridge + 8, 6, "compute-bound")
-    for name, tokens in marks.items():
+    for tokens in marks:
         point = tokens, max(fetching, computing * tokens)
         axes.plot(*point, "o", color=BLACK, ms=10)
-        axes.annotate(name, point, (4, -22), textcoords="offset points")
+        axes.annotate(f"{tokens}", point, (4, -22), textcoords="offset points")
     return fig
 
 
