@@ -24,9 +24,8 @@ from cs336_course.drawing.style import (
 )
 from cs336_course.shared.roofline import Roof, ridge, roofline
 
-MARKERS = ("o", "s", "D", "^", "v", "P", "X")
-
-
+MARKERS = ("o", "s", "D", "^", "v", "P")
+NAMES = ("ReLU", "GELU", "dot", "matvec", "matmul, n = 512", "matmul, n = 4096")
 EVENTS = {1088: "first university", 1450: "printing press", 1687: "Newton", 1947: "transistor"}
 
 
@@ -67,14 +66,12 @@ def lanes(operations: Mapping[str, tuple[float, float]]) -> Figure:
     return fig
 
 
-def two_clocks(fetching: float, computing: float, marks: Mapping[str, float]) -> Figure:
+def two_clocks(weights: int, roof: Roof, marks: Sequence[int]) -> Figure:
     """Draw the microseconds of a layer by the tokens: of its fetching, its computing, and both.
 
-    Args:
-        fetching: Time to fetch the weights.
-        computing: Time to multiply one token.
-        marks: Points by name, each at a number of tokens.
+    The layer has weights of 2 bytes, and a point stands at each number of tokens in `marks`.
     """
+    fetching, computing = 2e6 * weights / roof.bandwidth, 2e6 * weights / roof.peak
     ridge, end = fetching / computing, 700
     multiply = [0, fetching, computing * end]
     lines = {
@@ -90,10 +87,10 @@ def two_clocks(fetching: float, computing: float, marks: Mapping[str, float]) ->
     axes.axvspan(-8, ridge, color=SKY, alpha=0.18, lw=0)
     axes.text(ridge - 8, 6, "memory-bound", ha="right")
     axes.text(ridge + 8, 6, "compute-bound")
-    for name, tokens in marks.items():
+    for tokens in marks:
         point = tokens, max(fetching, computing * tokens)
         axes.plot(*point, "o", color=BLACK, ms=10)
-        axes.annotate(name, point, (4, -22), textcoords="offset points")
+        axes.annotate(f"{tokens}", point, (4, -22), textcoords="offset points")
     return fig
 
 
@@ -118,8 +115,9 @@ def rooflines(panels: Sequence[tuple[Roof, Mapping[str, tuple[float, float]], st
         bottom = min(heights[0], *(speed for _, speed in points.values())) / 3
         axes.text(corner / 1.15, bottom * 1.5, "memory-bound", ha="right", fontsize=13)
         axes.text(corner * 1.15, bottom * 1.5, "compute-bound", fontsize=13)
-        for (name, (x, y)), marker, colour in zip(points.items(), MARKERS, LINES, strict=False):
-            axes.plot(x, y, marker, color=colour, ms=11, label=name, zorder=2)
+        for name, (x, y) in points.items():
+            place = NAMES.index(name)
+            axes.plot(x, y, MARKERS[place], color=LINES[place], ms=11, label=name, zorder=2)
         axes.set(xscale="log", yscale="log", xlim=(0.05, 20_000), ylim=(bottom, roof.peak * 4))
         axes.legend(
             title=what, loc="upper left", alignment="left", bbox_to_anchor=(0, -0.16), ncols=2
