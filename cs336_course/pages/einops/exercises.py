@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from einops import einsum
-from jaxtyping import Float
+from einops import einsum, rearrange
 from torch import Tensor
 
 from cs336_course.engine import Case, Exercise, function, normal, sizes
 from cs336_course.engine.records import Record
 
-__all__ = ["Float", "product"]  # the printed solutions use these
+__all__ = ["product"]  # a printed solution uses it
 NOTEBOOK = "03_einops"
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]  # queries, keys, values (batch head seq dim)
 
@@ -24,22 +23,27 @@ Attend = Callable[[Tensor, Tensor, Tensor], Tensor]  # queries, keys, values (ba
 
 
 def gradient_cases() -> Iterator[Case]:
-    """Yield gradients of scores [batch, head, query, key] and keys [batch, key, head, dim]."""
-    yield Case("", g=normal(2, 3, 5, 5), k=normal(2, 5, 3, 4, seed=1))
-    yield Case("more keys than queries", g=normal(2, 3, 2, 6, seed=2), k=normal(2, 6, 3, 5, seed=3))
-    yield Case("a single query", g=normal(3, 2, 1, 4, seed=4), k=normal(3, 4, 2, 5, seed=5))
-    yield Case("a batch of one", g=normal(1, 3, 4, 2, seed=6), k=normal(1, 2, 3, 5, seed=7))
-    yield Case("one head", g=normal(2, 1, 4, 3, seed=8), k=normal(2, 3, 1, 5, seed=9))
-    yield Case("heads of one number", g=normal(2, 3, 4, 5, seed=10), k=normal(2, 5, 3, 1, seed=11))
-    moved, shared = normal(2, 5, 3, 4, seed=12).transpose(1, 3), normal(1, 5, 4, 2, seed=13)
+    """Yield gradients of scores [batch, head, query, key] and keys [batch, key, kv, dim]."""
+    yield Case("", g=normal(2, 6, 5, 5), k=normal(2, 5, 2, 4, seed=1))
+    yield Case("more keys than queries", g=normal(2, 6, 2, 6, seed=2), k=normal(2, 6, 3, 5, seed=3))
+    yield Case("a single query", g=normal(3, 4, 1, 4, seed=4), k=normal(3, 4, 2, 5, seed=5))
+    yield Case("no heads that share", g=normal(1, 3, 4, 2, seed=6), k=normal(1, 2, 3, 5, seed=7))
+    yield Case("one key head", g=normal(2, 4, 4, 3, seed=8), k=normal(2, 3, 1, 5, seed=9))
+    moved, shared = normal(2, 5, 3, 4, seed=12).transpose(1, 3), normal(1, 5, 2, 2, seed=13)
     yield Case("inputs that aren't contiguous", g=moved, k=shared.expand(2, -1, -1, -1))
-    for size in sizes(2, seed=1, batch=(2, 4), head=(2, 5), query=(2, 6), key=(2, 6), dim=(2, 9)):
-        g = normal(size.batch, size.head, size.query, size.key, seed=14)
-        k = normal(size.batch, size.key, size.head, size.dim, seed=15)
-        yield Case("other sizes", g=g, k=k)
+    for size in sizes(2, seed=1, batch=(2, 4), kv=(2, 5), group=(2, 4), query=(2, 6), key=(2, 6)):
+        g = normal(size.batch, size.kv * size.group, size.query, size.key, seed=14)
+        yield Case("other sizes", g=g, k=(k := normal(size.batch, size.key, size.kv, 7, seed=15)))
         yield Case("inputs in float64", g=g.double(), k=k.double())
-    g, k = normal(2, 3, 4, 2, seed=16).round(), normal(2, 2, 3, 5, seed=17).round()
+    g, k = normal(2, 6, 4, 2, seed=16).round(), normal(2, 2, 3, 5, seed=17).round()
     yield Case("inputs in float16", g=g.half(), k=k.half())
+
+
+def back(g: Tensor, k: Tensor, order: str = "kv group") -> Tensor:
+    """Return the gradient of the queries, whose heads come in some order."""
+    grouped = rearrange(g, f"b ({order}) query key -> b kv group query key", kv=k.size(2))
+    gradient = einsum(grouped, k, "b kv group query key, b key kv d -> b query kv group d")
+    return rearrange(gradient, f"b query kv group d -> b query ({order}) d")
 
 
 query_gradient = Exercise(
@@ -50,30 +54,29 @@ query_gradient = Exercise(
     smaller="One query q meets the keys 2 and 5, so its scores are 2q and 5q. Their gradients are "
     "1 and 10. What is the gradient of q?",
     wrong={
-        "you sum over the queries, which gives a gradient to the keys; sum over the keys.": (
-            lambda g, k: einsum(g, k, "b h q k, b q h d -> b k h d")
+        "the query heads that share a key head stand side by side. Which name in the parentheses "
+        "is the slow one then?": lambda g, k: back(g, k, "group kv"),
+        "you sum over the query heads that share, but each has its own query.": (
+            lambda g, k: einsum(g.unflatten(1, (k.size(2), -1)), k, "b v h q k, b k v d -> b q v d")
         ),
-        "the heads have two names, so each meets all others, and they are summed; use one name for "
-        "both.": [
-            lambda g, k: einsum(g, k, "b h q k, b k f d -> b q h d"),
-            lambda g, k: einsum(g, k, "b h q k, b k f d -> b q f d"),
-        ],
+        "the heads have two names, so each meets all others, and they are summed.": (
+            lambda g, k: einsum(g, k, "b h q k, b k f d -> b q h d")
+        ),
         "the numbers are right, but no gradient flows back to g and k. If autograd computed them, "
-        "do it with one einsum.": (
-            lambda g, k: einsum(g.data, k.data, "b h q k, b k h d -> b q h d")
-        ),
+        "do it with one einsum.": lambda g, k: back(g.data, k),
         "the keys have two names, so both inputs are summed separately; use one name for both.": (
-            lambda g, k: einsum(g, k, "b h q k, b j h d -> b q h d")
-        ),
-        "the batch has two names, so the keys of all examples are summed; use one name for both.": (
-            lambda g, k: einsum(g, k, "b h q k, a k h d -> b q h d")
+            lambda g, k: back(g, k.sum(1, keepdim=True).expand_as(k))
         ),
     },
     errors={
-        "two sizes of one name differ. The task names the dimensions of k in the order batch key "
-        "head dim.": (
+        "two sizes of one name differ. k has fewer heads than g, and its order is batch key kv "
+        "dim.": (
             "does not broadcast with previously seen size",
-            lambda g, k: einsum(g, k, "b h q k, b h k d -> b q h d"),
+            lambda g, k: einsum(g, k, "b h q k, b k h d -> b q h d"),
+        ),
+        "`einsum` takes no parentheses, so split the heads of g with `rearrange` first.": (
+            "Shape rearrangement is not yet supported",
+            lambda g, k: einsum(g, k, "b (kv group) q k, b k kv d -> b q (kv group) d"),
         ),
     },
 )

@@ -22,11 +22,6 @@ WIDTH, BATCH, STEPS, EVERY = 64, 48, 250, 25
 Attend = Callable[[Tensor], Tensor]  # from the output of c_attn to the input of c_proj
 
 
-def normal(*shape: int, seed: int = 0) -> Tensor:
-    """Return standard normal numbers from a seed."""
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
 def error_of(work: Callable[..., object], *arguments: object) -> Exception:
     """Return the error that `work(*arguments)` raises, so that its message can be shown."""
     try:
