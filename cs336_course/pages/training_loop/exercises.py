@@ -18,8 +18,8 @@ NOTEBOOK = "06_training_loop"
 CHANGES = {
     "the text instead of the page": (
         "lives",
-        "the 9,000 steps before had ordinary text and the same scale. What was the largest scaled "
-        "gradient of step 8,999?",
+        "ordinary text had never come near the ceiling, so step 9,000 is harmless. But is a second "
+        "page cured, too?",
     ),
     "clip at 1": (
         "dies",
@@ -27,23 +27,23 @@ CHANGES = {
     ),
     "a tenth of the rate": ("dies", "what is a tenth of infinity?"),
     "half the loss scale": ("dies", "multiply the page's largest gradient by 32,768."),
-    "a quarter of the loss scale": ("lives", "multiply the page's largest gradient by 16,384."),
+    "a quarter of the loss scale": ("lives", "multiply the gradient by 16,384, and then by 2."),
     "four windows a step": (
         "lives",
-        "the loss of each window is divided by 4 before backward. By how much is the page's "
-        "gradient smaller?",
+        "each window's loss is divided by 4 before backward. By how much is a page's gradient "
+        "smaller, and that of one twice as large?",
     ),
-    "bf16 instead of fp16": ("lives", "what is bf16's largest number?"),
+    "bf16 instead of fp16": ("safe", "what is bf16's largest number?"),
     "skip steps with an infinite gradient": (
-        "lives",
-        "if step 9,000 isn't taken, which weights does step 9,001 find?",
+        "safe",
+        "if a step isn't taken, which weights does the next one find, and does the size matter?",
     ),
 }
-FATES = ("lives", "dies")
+FATES = ("dies", "lives", "safe")
 
 
 EVIDENCE = "the largest number in the true gradient of step 9,000"
-TRUE_LARGEST = 3.47
+TRUE_LARGEST = 3.46
 NUMBERS = {
     "number": "write the number that you found. `incident.request` gets it.",
     "near": "that isn't it. Request the gradient of this step, which is in fp32 and unscaled.",

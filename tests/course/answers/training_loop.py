@@ -30,11 +30,11 @@ def finish(optimizer, scale, limit):
 }
 REFUSED = {
     "verdict": [
-        ('"clip at 1": "dies"', '"clip at 1": "lives"'),
+        ('"four windows a step": "lives"', '"four windows a step": "safe"'),
         ('"clip at 1": "dies"', '"clip at 1": False'),
         ('"clip at 1": "dies"', '"clip at 1": ...'),
-        ('9,000": 3.47', '9,000": ...'),
-        ('9,000": 3.47', '9,000": 226_744'),
+        ('9,000": 3.46', '9,000": ...'),
+        ('9,000": 3.46', '9,000": 226_744'),
     ],
     "finish_step": [
         (CLIP, "    norm = torch.stack([p.grad.norm() for p in parameters[:1]]).norm()\n"),
