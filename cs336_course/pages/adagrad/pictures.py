@@ -98,7 +98,7 @@ def valleys(
     for (mu, values), colour in zip(shares.items(), (GREY, BROWN, BLUE), strict=True):
         lr, height = bars[mu]
         axes.semilogx(rates, values, color=colour)
-        bar = {"lw": 10, "alpha": 0.45, "solid_capstyle": "butt"}
+        bar = {"lw": 9, "solid_capstyle": "butt"}
         axes.plot([lr, 9 * lr], [height, height], color=colour, **bar)
         name = f"μ = {mu}" if mu else "SGD, μ = 0"
         lowest = ((1 - mu**0.5) ** 2 * 0.94, mu**0.5)
