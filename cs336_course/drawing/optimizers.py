@@ -1,6 +1,6 @@
-"""What figures of optimizers share: their looks, the labels of rates, and paths on a surface."""
+"""What figures of optimizers share: their looks, and paths on a surface."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -40,16 +40,6 @@ def look(name: str, position: int) -> dict[str, Any]:
         if name.startswith(known):
             return {key: LOOKS[known][key] for key in ("color", "linestyle")}
     return {"color": LINES[position], "linestyle": ("-", "--", "-.", ":")[position % 4]}
-
-
-def label_rates(axes: Axes, swept: Iterable[Iterable[float]]) -> None:
-    """Label the learning rates on a logarithmic axis, except those that are close to the last."""
-    ticks: list[float] = []
-    for rate in sorted({rate for rates in swept for rate in rates}):
-        if not ticks or rate > 1.3 * ticks[-1]:
-            ticks.append(rate)
-    axes.set_xticks(ticks, [f"{rate:g}" for rate in ticks])
-    axes.minorticks_off()
 
 
 def surface_panel(

@@ -47,8 +47,7 @@ in_the_ravine = Exercise(
 
 # shocks
 
-PAIRS = [(0.9, 0.95), (0.9, 0.85), (0.9, 0.5), (0.5, 0.3)]
-PAIRS += [(0.8, 0.6), (0.95, 0.85), (0.99, 0.95), (0.99, 0.999)]
+PAIRS = [(0.9, 0.85), (0.5, 0.3), (0.8, 0.6), (0.95, 0.85), (0.99, 0.95), (0.99, 0.999)]
 FATES = {
     f"{beta1} and {beta2}": "cancel" if beta1 > beta2**0.5 else "keep" for beta1, beta2 in PAIRS
 }

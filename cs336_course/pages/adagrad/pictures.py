@@ -1,4 +1,4 @@
-"""Figures of the page on AdaGrad: step sizes, rate sweeps, and the paths of optimizers."""
+"""Figures of the page on AdaGrad: step sizes, valleys of rates, and paths."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,9 +9,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from torch import Tensor
 
-from cs336_course.drawing.optimizers import LOOKS, label_rates, look, surface_panel
+from cs336_course.drawing.optimizers import LOOKS, look, surface_panel
 from cs336_course.drawing.style import (
     BLACK,
+    BLUE,
     BROWN,
     GREEN,
     GREY,
@@ -30,8 +31,6 @@ LEARNED = {
     "gentleman": (40, (7.5, 8.5, 6.9, 6.2, 7.2, 7.4)),
     "treasure": (13, (2.8, 2.2, 2.6, 2.4, 3.3, 2.8)),
 }
-
-Swept = Mapping[float, Sequence[float]]
 
 
 def cover_rare_words() -> None:
@@ -57,12 +56,13 @@ def cover_rare_words() -> None:
     show_cover()
 
 
-def step_sizes(curves: Mapping[str, Sequence[float]], title: str, lr: float) -> Figure:
+def step_sizes(curves: Mapping[str, Sequence[float]], title: str) -> Figure:
     """Plot the length of each step on log-log axes, in units of the learning rate."""
     fig, axes = figure(10, 4.8)
     for position, (name, values) in enumerate(curves.items()):
-        steps = range(1, len(values) + 1)
-        axes.loglog(steps, [v / lr for v in values], label=name, **look(name, position))
+        axes.loglog(range(1, len(values) + 1), values, label=name, **look(name, position))
+    axes.minorticks_off()
+    axes.set_yticks([0.2, 0.5, 1, 2], ["0.2", "0.5", "1", "2"])
     label(axes, title, "step", "step length [lr]")
     label_ends(axes)
     return fig
@@ -85,53 +85,28 @@ def error_by_frequency(
     return fig
 
 
-def rate_sweep(
-    swept: Mapping[str, Swept],
-    title: str,
-    y_label: str,
-    limits: tuple[float, float] | None = None,
+def valleys(
+    rates: Sequence[float],
+    shares: Mapping[float, Sequence[float]],
+    bars: Mapping[float, tuple[float, float]],
 ) -> Figure:
-    """Plot a result against the learning rate. Points are means, and bars are ranges over seeds.
+    """Plot the share of the error that a step leaves, by momentum, and a bar in each valley.
 
-    Args:
-        swept: Results of all seeds, by optimizer and learning rate. A point is omitted if one of
-            its results isn't finite.
-        title: Title of the figure.
-        y_label: Name of the result. Lower results are better.
-        limits: Range of the vertical axis.
+    A bar spans nine times its learning rate, as the ravine's curvatures do, at the given height.
     """
     fig, axes = figure(10, 4.8)
-    for position, (name, results) in enumerate(swept.items()):
-        values = torch.tensor([list(result) for result in results.values()])
-        kept = values.isfinite().all(1)
-        rates, values = torch.tensor(list(results))[kept], values[kept]
-        mean = values.mean(1)
-        bars = torch.stack([mean - values.amin(1), values.amax(1) - mean])
-        first = name.split()[0]
-        marker = LOOKS[first]["marker"] if first in LOOKS else "o"
-        style = {**look(name, position), "marker": marker, "capsize": 6, "markersize": 10}
-        axes.errorbar(rates, mean, bars, label=name, elinewidth=2.5, **style)
-    axes.set_xscale("log")
-    label_rates(axes, swept.values())
-    if limits:
-        axes.set_ylim(*limits)
-    label(axes, title, "learning rate", y_label)
-    axes.legend()
-    return fig
-
-
-def steps_by_condition(steps: Mapping[str, Mapping[float, int]]) -> Figure:
-    """Plot the number of steps against the condition number on log-log axes.
-
-    Args:
-        steps: Steps of each optimizer, by condition number.
-    """
-    fig, axes = figure(10, 4.4)
-    for position, (name, found) in enumerate(steps.items()):
-        style = {**look(name, position), "marker": LOOKS[name]["marker"]}
-        axes.loglog(list(found), list(found.values()), label=name, **style)
-    label(axes, "Steps until 1 % is left", "condition number (steepest / flattest)", "steps")
-    label_ends(axes)
+    for (mu, values), colour in zip(shares.items(), (GREY, BROWN, BLUE), strict=True):
+        lr, height = bars[mu]
+        axes.semilogx(rates, values, color=colour)
+        bar = {"lw": 9, "solid_capstyle": "butt"}
+        axes.plot([lr, 9 * lr], [height, height], color=colour, **bar)
+        name = f"μ = {mu}" if mu else "SGD, μ = 0"
+        lowest = ((1 - mu**0.5) ** 2 * 0.94, mu**0.5)
+        axes.text(*lowest, name, color=ink(colour), ha="right", va="bottom", fontsize=15)
+    axes.set(ylim=(0, 1.2), xlim=(0.02, 4))
+    axes.set_xticks([0.02, 0.09, 0.25, 1, 2.25, 4], ["0.02", "0.09", "0.25", "1", "2.25", "4"])
+    axes.minorticks_off()
+    label(axes, "How deep does the bar sink?", "lr times curvature", "share left by a step")
     return fig
 
 

@@ -1,4 +1,4 @@
-"""Runs of the page on AdaGrad: rare words, two small quadratics, and three surfaces."""
+"""Runs of the page on AdaGrad: rare words and letters, quadratics, and three surfaces."""
 
 import math
 import re
@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from cs336_course.shared import short_optimizers
+from cs336_course.shared import letter_gpt, short_optimizers
 from cs336_course.shared.loss_surfaces import (
     RATES,
     Surface,
@@ -109,8 +109,44 @@ def print_best(swept: Mapping[str, Swept]) -> None:
     """Print the best learning rate of each rule with its error, as a mean and a range."""
     for name, results in swept.items():
         lr, errors = best(results)
-        mean = sum(errors) / len(errors)
-        print(f"{name:9} lr {lr:5}  error {mean:.3f}  ({min(errors):.3f} to {max(errors):.3f})")
+        span = f"({min(errors):.3f} to {max(errors):.3f})"
+        print(f"{name:9} lr {lr:5}  error {sum(errors) / 3:.3f}  {span}")
+
+
+def letters_by_frequency() -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    """Draw 2,000 windows of letters, and sort the letters that follow into four groups."""
+    letters, size = letter_gpt.letters()
+    rank = letters.bincount(minlength=size).argsort(descending=True).argsort()
+    x, y = letter_gpt.batch(torch.Generator().manual_seed(99), rows=2000)
+    number = torch.bucketize(rank[y.flatten()], torch.tensor([5, 12, 24]), right=True)
+    names = ("5 most frequent", "next 7", "next 12", "38 rarest")
+    groups = {name: number == group for group, name in enumerate(names)}
+    return x, y, groups
+
+
+def step_lengths(
+    rule: Callable[..., torch.optim.Optimizer], gradients: Sequence[float], **settings: object
+) -> list[float]:
+    """Return how far one weight moves at each step, in units of the learning rate."""
+    w = nn.Parameter(torch.zeros(1, dtype=torch.float64))
+    optimizer, lengths = rule([w], lr=1.0, **settings), []
+    for gradient in gradients:
+        before, w.grad = w.item(), torch.full_like(w, gradient)
+        optimizer.step()
+        lengths.append(abs(w.item() - before))
+    return lengths
+
+
+# PyTorch's rule for each of the page's, with settings of both.
+ADAM = {"lr": 0.1, "betas": (0.9, 0.95), "eps": 1e-8}
+PYTORCH = {
+    "SGD": (torch.optim.SGD, {"lr": 0.1}),
+    "Momentum": (torch.optim.SGD, {"lr": 0.01, "momentum": 0.9}),
+    "AdaGrad": (torch.optim.Adagrad, {"lr": 0.05, "eps": 1e-10}),
+    "RMSProp": (torch.optim.RMSprop, {"lr": 0.01, "alpha": 0.99, "eps": 1e-8}),
+    "Adam": (torch.optim.Adam, ADAM),
+    "AdamW": (torch.optim.AdamW, ADAM | {"weight_decay": 0.1}),
+}
 
 
 def trained(

@@ -1,6 +1,6 @@
 """Other answers to the exercises of the page on AdaGrad."""
 
-RAVINE, SHOCK = '"mu 0.25, lr 0.02": "crawls"', '"0.9 and 0.5": "cancel"'
+RAVINE, SHOCK = '"mu 0.25, lr 0.02": "crawls"', '"0.8 and 0.6": "cancel"'
 RIGHT = {
     "in_the_ravine": [(RAVINE, RAVINE.replace('"crawls"', '" Crawls"'))],
     "shocks": [(SHOCK, SHOCK.replace('"cancel"', '"Cancel "'))],
