@@ -71,8 +71,8 @@ def layer(
     is_backward = result.startswith("error")
     for row, (weight, value) in enumerate(zip(WEIGHTS, INPUTS, strict=True)):
         height = 2 - row
-        middle, at_result = 1 + 0.65 * (height - 1), (2.55, 1 + 0.12 * (height - 1))
-        ends = [(0.45, height), at_result]
+        middle, at_result = 1 + 0.65 * (height - 1), (2.48, 1 + 0.12 * (height - 1))
+        ends = [(0.62 if nodes else 0.45, height), at_result]
         start, end = reversed(ends) if is_backward else ends
         arrow = {"arrowstyle": "->", "color": colour, "linewidth": 2}
         if is_backward and edges:  # each arrow ends at its weight, where the input comes, too
