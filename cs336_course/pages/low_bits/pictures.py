@@ -1,9 +1,12 @@
-"""The cover of the page low_bits: texts in few bits."""
+"""Pictures of the page low_bits: texts in few bits, two rulers, and what four bits cost."""
 
+from collections.abc import Mapping, Sequence
 from textwrap import wrap
 
+import torch
+
 from cs336_course.drawing.dtypes import bare
-from cs336_course.drawing.style import BLACK, RED, figure, ink, label, show_cover
+from cs336_course.drawing.style import BLACK, BLUE, GREY, RED, figure, ink, label, show_cover
 from cs336_course.pages.low_bits import story as four_bits
 from cs336_lib.sampling import stream_text
 from cs336_lib.training import checkpoint
@@ -28,3 +31,35 @@ def cover() -> None:
     bare(axes)
     label(axes, "One model, with its blocks' weights in fewer and fewer bits", "", "")
     show_cover()
+
+
+def rulers(values: torch.Tensor) -> None:
+    """Draw the numbers of int4 and fp4 on rulers of one length, with values to be rounded."""
+    _, axes = figure(11, 3.2)
+    formats = {"int4": (four_bits.int4, 7.0), "fp4": (four_bits.e2m1, 6.0)}
+    for row, (stairs, top) in enumerate(formats.values()):
+        marks = stairs(torch.linspace(0, top, 1001), False).unique() / top
+        axes.barh(row, marks[1] / 2, 0.7, color=GREY, edgecolor="none")
+        axes.plot(marks, [row] * len(marks), "|", color=BLUE, markersize=34, markeredgewidth=4)
+    for value in (values / values.max()).abs().tolist():
+        axes.axvline(value, color=RED, linestyle=":", zorder=0)
+    axes.set_yticks(range(2), list(formats), fontsize=17)
+    axes.set(ylim=(1.6, -0.6))
+    axes.grid(False)
+    label(axes, "What lies in the grey part becomes 0", "share of the largest value", "")
+
+
+def grid(costs: Mapping[tuple[str, str], Sequence[torch.Tensor]]) -> None:
+    """Draw a panel for each place: what int4 and fp4 cost there with fewer values for a scale."""
+    _, panels = figure(13, 4.4, ncols=3)
+    places = {"stored": "Stored weights", "forward": "Forward pass", "gradients": "Gradients"}
+    for axes, (place, title) in zip(panels, places.items(), strict=True):
+        for name, marker in (("int4", "s"), ("fp4", "o"), ("int4 at random", "*")):
+            row = costs.get((place, name), [])
+            means = [more.mean().item() for more in row]
+            errors = [more.std().item() / len(more) ** 0.5 for more in row]
+            axes.errorbar(range(len(row)), means, errors, marker=marker, label=name, capsize=6)
+        axes.set_xticks(range(3), ["tensor", "32", "16"])
+        axes.set(xlim=(-0.3, 2.3), ylim=(-0.006, 0.12) if place == "stored" else (-0.04, 0.8))
+        label(axes, title, "values for each scale", "loss above fp32 [nats]")
+    panels[2].legend()

@@ -1,4 +1,4 @@
-"""Store tensors in fp8, NVFP4, int4 and Q4_1, and train a small GPT whose matmuls use them."""
+"""Store tensors in fp8, fp4 and int4, decode Q4_1, and train a small GPT whose matmuls use them."""
 
 import json
 import re
@@ -19,7 +19,7 @@ from cs336_lib.model import GPT
 
 E4M3_MAX, E2M1_MAX = 448.0, 6.0
 SMALLEST = 1e-30  # replaces a scale of 0
-Q4_1_WEIGHTS, Q4_1_BYTES = 32, 20
+Q4_1_BYTES = 20
 SHIPPED = DATA / "smollm2_q4_1"
 
 Quantize = Callable[[Tensor, bool], Tensor]
@@ -194,22 +194,6 @@ def q4_1_decode(blocks: UInt8[np.ndarray, "blocks bytes"]) -> Float[Tensor, "blo
     scale, minimum = np.ascontiguousarray(blocks[:, :4]).view("<f2").astype(np.float32).T
     q = np.concatenate((blocks[:, 4:] & 15, blocks[:, 4:] >> 4), axis=1)
     return torch.from_numpy(scale[:, None] * q + minimum[:, None])
-
-
-def q4_1_encode(x: Float[Tensor, "blocks 32"]) -> UInt8[np.ndarray, "blocks bytes"]:
-    """Return the 20 bytes of each block: fp16 scale and minimum, then 16 bytes of two q each."""
-    values = x.float().numpy()
-    minimum = values.min(axis=1).astype("<f2")
-    scale = ((values.max(axis=1) - values.min(axis=1)) / 15).astype("<f2")
-    steps = (values - minimum[:, None]) / np.maximum(scale.astype(np.float32), SMALLEST)[:, None]
-    q = np.rint(steps).clip(0, 15).astype(np.uint8)
-    header = np.stack((scale, minimum), axis=1).view(np.uint8)
-    return np.concatenate((header, q[:, :16] | q[:, 16:] << 4), axis=1)
-
-
-def q4_1(x: Tensor, stochastic: bool = False) -> Tensor:
-    """Round to Q4_1 and back."""
-    return q4_1_decode(q4_1_encode(x.reshape(-1, Q4_1_WEIGHTS))).reshape(x.shape)
 
 
 def integers(bits: int, group: int = 0) -> Quantize:
