@@ -1,9 +1,9 @@
-"""Store tensors in fp8, NVFP4, int4 and Q4_1, and train a small GPT whose matmuls use them."""
+"""Store tensors in fp8, fp4 and int4, decode Q4_1, and train a small GPT whose matmuls use them."""
 
 import json
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +19,6 @@ from cs336_lib.model import GPT
 
 E4M3_MAX, E2M1_MAX = 448.0, 6.0
 SMALLEST = 1e-30  # replaces a scale of 0
-Q4_1_WEIGHTS, Q4_1_BYTES = 32, 20
 SHIPPED = DATA / "smollm2_q4_1"
 
 Quantize = Callable[[Tensor, bool], Tensor]
@@ -34,12 +33,6 @@ def keep(x: Tensor, stochastic: bool = False) -> Tensor:
 def e4m3(x: Tensor, stochastic: bool = False) -> Tensor:
     """Round to E4M3 without a scale."""
     return x.clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn).float()
-
-
-def scaled_e4m3(x: Tensor, stochastic: bool = False) -> Tensor:
-    """Round to E4M3 with one scale for the tensor."""
-    scale = x.abs().max() / E4M3_MAX + SMALLEST
-    return e4m3(x / scale) * scale
 
 
 def e2m1(x: Float[Tensor, "..."], stochastic: bool = False) -> Float[Tensor, "..."]:
@@ -57,12 +50,12 @@ def int4(x: Float[Tensor, "..."], stochastic: bool = False) -> Float[Tensor, "..
     return whole.clamp(-7, 7)
 
 
-def four_bits(stairs: Quantize, group: int = 0) -> Quantize:
-    """Return rounding to `int4` or `e2m1` with an fp32 scale for the tensor.
+def scaled(stairs: Quantize, group: int = 0) -> Quantize:
+    """Return rounding to `int4`, `e2m1` or `e4m3` with an fp32 scale for the tensor.
 
     With a group, that many neighbors have an E4M3 scale of their own.
     """
-    largest = stairs(torch.tensor(99.0), False)
+    largest = stairs(torch.tensor(999.0), False)
 
     def quantize(x: Tensor, stochastic: bool = False) -> Tensor:
         groups = x.reshape(-1, group or x.numel())
@@ -157,19 +150,18 @@ def train(recipe: Recipe, loss_scale: float = 1.0, seed: int = 0) -> Run:
 
 def gradients(model: GPT) -> dict[str, Float[Tensor, "positions outputs"]]:
     """Return the gradient that flows into each linear layer, for the first batch of a run."""
-    outputs = {}
-    layers = {name: each for name, each in model.named_modules() if isinstance(each, nn.Linear)}
-    hooks = [
-        layer.register_forward_hook(lambda _layer, _inputs, y, name=name: outputs.update({name: y}))
-        for name, layer in layers.items()
-    ]
+    found, trained = {}, deepcopy(model)
+    names = {layer: name for name, layer in trained.named_modules()}
+
+    def record(layer: nn.Module, _: object, dy: tuple[Tensor, ...] | Tensor) -> None:
+        found[names[layer].removeprefix("transformer.h.0.")] = dy[0].flatten(0, 1)
+
+    for layer in names:
+        if isinstance(layer, nn.Linear):
+            layer.register_full_backward_hook(record)
     x, y = next(batches(1, 0))
-    loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten())
-    for hook in hooks:
-        hook.remove()
-    found = torch.autograd.grad(loss, list(outputs.values()))
-    names = [name.removeprefix("transformer.h.0.") for name in outputs]
-    return {name: dy.flatten(0, 1) for name, dy in zip(names, found, strict=True)}
+    F.cross_entropy(trained(x).flatten(0, 1), y.flatten()).backward()
+    return dict(reversed(found.items()))
 
 
 def letter_tables() -> tuple[float, float]:
@@ -186,7 +178,7 @@ def shipped_blocks() -> tuple[dict, UInt8[np.ndarray, "blocks bytes"]]:
     """Return what is known of the shipped 4-bit matrix, and its blocks of 20 bytes."""
     about = json.loads((SHIPPED / "about.json").read_text(encoding="utf-8"))
     data = np.fromfile(SHIPPED / f"{about['tensor']}.q4_1", dtype=np.uint8)
-    return about, data.reshape(-1, Q4_1_BYTES)
+    return about, data.reshape(-1, 20)
 
 
 def q4_1_decode(blocks: UInt8[np.ndarray, "blocks bytes"]) -> Float[Tensor, "blocks 32"]:
@@ -196,51 +188,26 @@ def q4_1_decode(blocks: UInt8[np.ndarray, "blocks bytes"]) -> Float[Tensor, "blo
     return torch.from_numpy(scale[:, None] * q + minimum[:, None])
 
 
-def q4_1_encode(x: Float[Tensor, "blocks 32"]) -> UInt8[np.ndarray, "blocks bytes"]:
-    """Return the 20 bytes of each block: fp16 scale and minimum, then 16 bytes of two q each."""
-    values = x.float().numpy()
-    minimum = values.min(axis=1).astype("<f2")
-    scale = ((values.max(axis=1) - values.min(axis=1)) / 15).astype("<f2")
-    steps = (values - minimum[:, None]) / np.maximum(scale.astype(np.float32), SMALLEST)[:, None]
-    q = np.rint(steps).clip(0, 15).astype(np.uint8)
-    header = np.stack((scale, minimum), axis=1).view(np.uint8)
-    return np.concatenate((header, q[:, :16] | q[:, 16:] << 4), axis=1)
-
-
-def q4_1(x: Tensor, stochastic: bool = False) -> Tensor:
-    """Round to Q4_1 and back."""
-    return q4_1_decode(q4_1_encode(x.reshape(-1, Q4_1_WEIGHTS))).reshape(x.shape)
-
-
-def integers(bits: int, group: int = 0) -> Quantize:
-    """Return symmetric rounding to integers, with a scale for each group of neighbors.
-
-    By default, there is one scale for the tensor.
-    """
+def integers(bits: int, group: int) -> Quantize:
+    """Return symmetric rounding to integers, with an fp32 scale for each group of neighbors."""
     largest = 2 ** (bits - 1) - 1
 
     def quantize(x: Tensor, stochastic: bool = False) -> Tensor:
-        groups = x.reshape(-1, group or x.numel())
+        groups = x.reshape(-1, group)
         scale = groups.abs().amax(dim=1, keepdim=True) / largest + SMALLEST
         return (torch.round(groups / scale) * scale).reshape(x.shape)
 
     return quantize
 
 
-@contextmanager
-def rounded_blocks(model: GPT, quantize: Quantize) -> Iterator[None]:
-    """Round the blocks' matrices for a while, and restore them."""
-    matrices = [weight for layer in model.transformer.h for weight in layer.parameters()]
-    matrices = [weight for weight in matrices if weight.ndim == 2]
-    originals = [weight.detach().clone() for weight in matrices]
-    with torch.no_grad():
-        try:
-            for weight in matrices:
-                weight.copy_(quantize(weight, False))
-            yield
-        finally:
-            for weight, original in zip(matrices, originals, strict=True):
-                weight.copy_(original)
+@torch.no_grad()
+def rounded_blocks(model: GPT, quantize: Quantize) -> GPT:
+    """Return a copy of the model in which the blocks' matrices are rounded."""
+    rounded = deepcopy(model)
+    for weight in rounded.transformer.h.parameters():
+        if weight.ndim == 2:
+            weight.copy_(quantize(weight, False))
+    return rounded
 
 
 @torch.no_grad()
@@ -249,5 +216,5 @@ def losses_with(model: GPT, quantize: Quantize, windows: int = 64) -> Float[Tens
     _, stream, _ = open_data("", "", "char")
     loader = Loader(stream, model.config.block_size, model.config.vocab_size, 1337)
     x, y = loader.windows(loader.validation_starts(windows * model.config.block_size))
-    with rounded_blocks(model, quantize):
-        return F.cross_entropy(model(x).transpose(1, 2), y, reduction="none").mean(1)
+    scores = rounded_blocks(model, quantize)(x)
+    return F.cross_entropy(scores.transpose(1, 2), y, reduction="none").mean(1)
