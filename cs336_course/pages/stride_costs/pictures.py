@@ -1,13 +1,13 @@
 """Pictures of the page stride_costs: the sets of a cache, and times of walks."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from cs336_course.drawing.style import ORANGE, RED, SKY, figure, label, show_cover
+from cs336_course.drawing.style import RED, SKY, figure, label, show_cover
 from cs336_course.pages.stride_costs.story import LINE, PLACES, SETS
 
 LARGE = 17
@@ -23,43 +23,35 @@ def cover() -> None:
         axes.pcolormesh(held, cmap=colours, vmin=0, vmax=1, edgecolors="white", linewidth=0.5)
         axes.grid(False)
         axes.set(xticks=[], yticks=[])
-        used = f"64 sets; a column's 64 lines share {PLACES * (lines > 0).sum()} places"
+        used = f"64 sets: {PLACES * (lines > 0).sum()} places for 64 lines"
         label(axes, f"{width:,} columns: {pace}", used, "8 places")
     show_cover()
 
 
-def step_bars(steps: Sequence[int], nanoseconds: Sequence[float], line: int) -> Figure:
-    """Draw the time per element against the stride. Strides of at least a cache line are red."""
-    drawing, axes = figure(10, 4.6)
-    colours = [RED if step >= line else SKY for step in steps]
-    bars = axes.bar([str(step) for step in steps], nanoseconds, color=colours)
-    axes.bar_label(bars, fmt="%.2g", padding=3, fontsize=LARGE)
-    axes.margins(y=0.15)
-    label(axes, "Numbers further and further apart", "stride [elements]", "time per number [ns]")
-    axes.grid(axis="x", visible=False)
-    key = [Rectangle((0, 0), 1, 1, facecolor=c) for c in (SKY, RED)]
+def step_bars(times: Mapping[int, float], line: int) -> Figure:
+    """Draw the time per number against the stride. Strides of at least a cache line are red."""
     words = ["several numbers per cache line", "a cache line for every number"]
-    axes.legend(key, words, fontsize=LARGE)
+    drawing, axes = _two_colours(times, [step >= line for step in times], words)
+    label(axes, "Numbers further and further apart", "stride [elements]", "time per number [ns]")
     return drawing
 
 
-def width_bars(widths: Mapping[int, tuple[float, float]], title: str) -> Figure:
-    """Draw the time per number of reading a matrix of 64 rows, and of reading its transpose.
+def share_bars(times: Mapping[int, float], shares: Mapping[int, float]) -> Figure:
+    """Draw the time per number by width. Widths whose lines don't stay in simulation are red."""
+    words = ["simulated: the lines stay", "simulated: most lines are thrown out"]
+    drawing, axes = _two_colours(times, [shares[width] > 0.5 for width in times], words)
+    label(axes, "Down the columns of 64 rows", "columns of x", "time per number [ns]")
+    return drawing
 
-    Args:
-        widths: Nanoseconds per number by width, along the rows and along the columns.
-        title: Title of the figure.
-    """
-    drawing, axes = figure(8 + 0.7 * len(widths), 4.6)
-    places = range(len(widths))
-    for shift, name, colour, hatch in ((-0.2, "x", SKY, ""), (0.2, "x.T", ORANGE, "//")):
-        times = [pair[shift > 0] for pair in widths.values()]
-        at = [place + shift for place in places]
-        bars = axes.bar(at, times, 0.4, color=colour, hatch=hatch, label=name)
-        axes.bar_label(bars, fmt="%.2g", padding=3, fontsize=LARGE)
-    axes.set_xticks(places, [f"{width:,}" for width in widths], fontsize=LARGE)
-    axes.margins(y=0.15)
+
+def _two_colours(times: Mapping[int, float], red: list[bool], words: list[str]) -> tuple:
+    """Draw a bar per time, some in red, and explain both colours."""
+    drawing, axes = figure(10, 4.6)
+    names = [f"{number:,}" for number in times]
+    bars = axes.bar(names, list(times.values()), color=[RED if x else SKY for x in red])
+    axes.bar_label(bars, fmt="%.2f", padding=3, fontsize=LARGE)
+    axes.margins(y=0.5)
     axes.grid(axis="x", visible=False)
-    label(axes, title, "columns of x", "time per number [ns]")
-    axes.legend(fontsize=LARGE)
-    return drawing
+    key = [Rectangle((0, 0), 1, 1, facecolor=colour) for colour in (SKY, RED)]
+    axes.legend(key, words, fontsize=LARGE, loc="upper left")
+    return drawing, axes
