@@ -189,11 +189,12 @@ def lanes(work: Workload, cluster: Cluster, sizes: Sequence[int]) -> Figure:
     for axes, size in zip(found, sizes, strict=True):
         layout = replace(work.layout, micro_batch=size)
         computes = 1e3 * sum(simulate.passes(replace(work, layout=layout), cluster).backward)
-        turn = max(computes, sends)
+        late = (1 - cluster.efficiency.overlap) * computes
+        turn = max(computes, late + sends)
         for number in range(3):
-            boxes = ((0, turn, PINK), (0, computes, BLUE), (1, sends, GREY))
-            for lane, width, colour in boxes:
-                axes.barh(lane, width, left=number * turn, height=0.86, color=colour)
+            boxes = ((0, 0, turn, PINK), (0, 0, computes, BLUE), (1, late, sends, GREY))
+            for lane, start, width, colour in boxes:
+                axes.barh(lane, width, left=number * turn + start, height=0.86, color=colour)
         tokens = size * work.seq // work.layout.tp
         axes.set(yticks=[0, 1], yticklabels=["GPU", "network"], ylim=(1.5, -0.5))
         axes.grid(False)
