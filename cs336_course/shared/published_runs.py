@@ -134,24 +134,6 @@ def one_mfu(guess: float | None = None) -> dict[str, float]:
     return found
 
 
-def by_stack() -> dict[str, list[float]]:
-    """Return `left_out`'s ratios by the name of a stack, with its number of papers.
-
-    The stacks are sorted by their median.
-    """
-    published = steps()
-    found: dict[str, list[float]] = {}
-    papers: dict[str, set[str]] = {}
-    for name, ratio in left_out().items():
-        found.setdefault(published[name].stack, []).append(ratio)
-        papers.setdefault(published[name].stack, set()).add(published[name].paper)
-    named = {}
-    for stack in sorted(found, key=lambda each: median(found[each])):
-        count = len(papers[stack])
-        named[f"{stack}, {count} source{'s' if count > 1 else ''}"] = found[stack]
-    return named
-
-
 def quantile(ratios: dict[str, float], share: float) -> float:
     """Return a quantile of steps' ratios, in which each paper counts equally.
 

@@ -1,7 +1,7 @@
 """Exercise of the side trip on thousands of GPUs: a plan for a customer."""
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from cs336_course.engine import Case, Exercise, edits
 from cs336_course.engine.records import Record
@@ -17,22 +17,13 @@ def order() -> Iterator[Case]:
     yield Case("")
 
 
-class Bill(NamedTuple):
-    """What a run costs, and the part of it that buys no progress."""
-
-    days: float
-    dollars: float
-    lost: float
-
-
-def bill_of(layout: Layout, recompute: Recompute) -> Bill:
-    """Return the bill of the order in a layout, with failures and checkpoints."""
+def bill(layout: Layout, recompute: Recompute) -> tuple[float, float, float]:
+    """Return days, dollars, and the share of the time that makes progress, as the page does."""
     seconds = simulate.simulate(capstone.workload(layout, recompute), capstone.CLUSTER).seconds
     interval = simulate.best_interval(layout.devices, capstone.SAVE)
     share = simulate.goodput(layout.devices, capstone.SAVE, capstone.RESTART, interval)
-    hours = capstone.TOKENS / layout.batch / capstone.SEQ * seconds / share / 3600
-    dollars = hours * layout.devices * capstone.PRICE
-    return Bill(hours / 24, dollars, (1 - share) * dollars)
+    days = capstone.TOKENS / layout.batch / capstone.SEQ * seconds / share / 86_400
+    return days, days * 24 * layout.devices * capstone.PRICE, share
 
 
 def fits(layout: Layout, recompute: Recompute) -> bool:
@@ -41,11 +32,11 @@ def fits(layout: Layout, recompute: Recompute) -> bool:
     return needed <= capstone.USABLE * capstone.CLUSTER.device.memory
 
 
-def fsdp_alone() -> Bill:
-    """Return the bill of FSDP on all GPUs that recomputes no more than it must."""
+def fsdp_alone() -> float:
+    """Return the dollars of FSDP on all GPUs that recomputes no more than it must."""
     layout = Layout(dp=capstone.GPUS, zero=3)
     tried: tuple[Recompute, ...] = ("none", "selective", "full")
-    return bill_of(layout, next(recompute for recompute in tried if fits(layout, recompute)))
+    return bill(layout, next(recompute for recompute in tried if fits(layout, recompute)))[1]
 
 
 def over(given: float, right: float, near: float = 0.01) -> float:
@@ -66,24 +57,21 @@ def defended(plan: Any, case: Case) -> Record:
     if plan is ...:
         raise NotImplementedError
     layout, recompute = plan["layout"], plan["recompute"]
-    right = bill_of(layout, recompute)
-    ends = simulate.interval_of(right.dollars)
+    _, dollars, share = bill(layout, recompute)
+    ends = simulate.interval_of(dollars)
     return {
         "GPUs": layout.devices,
         "sequences": layout.batch,
         "fits": fits(layout, recompute),
-        "days": over(plan["days"], right.days),
-        "dollars": over(plan["dollars"], right.dollars),
         "dollars_range": [over(*pair) for pair in zip(plan["dollars_range"], ends, strict=True)],
-        "budget": kept(right.dollars, ends[1]),
-        "fsdp_alone": over(plan["fsdp_alone"], fsdp_alone().dollars),
-        "failures": over(plan["failures"], right.lost, 0.05),
+        "budget": kept(dollars, ends[1]),
+        "fsdp_alone": over(plan["fsdp_alone"], fsdp_alone()),
+        "failures": over(plan["failures"], (1 - share) * dollars, 0.05),
     }
 
 
 FAST = "layout = Layout(dp=256, tp=2, zero=3, micro_batches=2)"
 SOME = 'recompute = "selective"'
-DAYS = "days = steps * seconds / share / 86_400"
 ENDS = '"dollars_range": simulate.interval_of(dollars)'
 ALONE = 'bill(Layout(dp=512, zero=3), "full")[1]'
 LOST = '"failures": (1 - share) * dollars'
@@ -95,13 +83,11 @@ plan = Exercise(
     observe=defended,
     is_part=True,
     smaller="Take the layout Layout(dp=512, zero=3). Which `recompute` makes it fit into 72 GB? "
-    "How many steps are 1e12 tokens, and how many days do they take without failures?",
+    "What does `bill` say of it, and what does it say of eight GPUs to a matrix?",
     says={
         "GPUs": "Your layout has another number of GPUs than you rent.",
         "sequences": "Your step has another number of sequences than the order's 512.",
         "fits": "Your layout doesn't fit into 90 % of a GPU's memory; split or recompute more.",
-        "days": "Your days aren't those of your layout.",
-        "dollars": "Your dollars aren't those of your layout.",
         "dollars_range": "Your range isn't `simulate.interval_of` your dollars.",
         "budget": "Your plan doesn't keep within the budget; find a faster layout.",
         "fsdp_alone": "The first objection's number isn't the bill of FSDP alone.",
@@ -113,30 +99,9 @@ plan = Exercise(
             (FAST, "layout = Layout(dp=16, tp=8, pp=4, zero=1, micro_batches=32)"),
             (SOME, 'recompute = "none"'),
         ),
-        "Failures and checkpoints are missing in your days; divide by the goodput.": (
-            DAYS,
-            "days = steps * seconds / 86_400",
-        ),
-        "You multiply by the goodput; less progress means more days, so divide.": (
-            DAYS,
-            "days = steps * seconds * share / 86_400",
-        ),
-        "Those are hours, and not days.": edits(
-            (DAYS, DAYS.replace("86_400", "3600")), ("days * 24 *", "days *")
-        ),
-        "A step has 512 sequences of 8,192 tokens each; you divide the tokens by the sequences.": (
-            "(layout.batch * capstone.SEQ)",
-            "layout.batch",
-        ),
-        "Those are the dollars of one GPU.": ("24 * layout.devices *", "24 *"),
-        "The price is for an hour, and you pay it for a day.": ("days * 24 *", "days *"),
         "The range is of the dollars; yours is of the days.": (
             ENDS,
             '"dollars_range": simulate.interval_of(days)',
-        ),
-        "The range is of the dollars; yours is of a step.": (
-            ENDS,
-            '"dollars_range": simulate.interval_of(days * 86_400 / 238_419)',
         ),
         "The lower end of the range comes first.": (
             ENDS,

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -100,20 +99,3 @@ def watch(model: nn.Module, x: Tensor, y: Tensor) -> list[Moment]:
     loss.backward()
     moments.append(("end", whole(units)))
     return moments
-
-
-def calls(model: nn.Module, ranks: int, micro_batches: int, defer: bool = False) -> dict[str, int]:
-    """Count the collective calls of a step.
-
-    Args:
-        model: GPT to which `fully_shard` was applied.
-        ranks: Number of ranks.
-        micro_batches: Number of micro-batches.
-        defer: Whether only the last micro-batch sends gradients.
-    """
-    with Sent(ranks) as sent:
-        for number in range(1, micro_batches + 1):
-            if defer:
-                model.set_requires_gradient_sync(number == micro_batches)  # type: ignore[operator]
-            model(*torch.zeros(2, 1, 8, dtype=torch.long)).backward()
-    return dict(sent.calls)

@@ -12,7 +12,9 @@ from cs336_course.drawing.style import (
     BLACK,
     BLUE,
     FILLS,
+    GREY,
     ORANGE,
+    PINK,
     RED,
     SKY,
     figure,
@@ -171,59 +173,65 @@ def rings(count: int) -> Figure:
     return fig
 
 
-def waits(work: Workload, cluster: Cluster, rule: float) -> Figure:
+def lanes(work: Workload, cluster: Cluster, sizes: Sequence[int]) -> Figure:
+    """Draw a backward pass of three blocks in two lanes, what GPUs compute and what travels.
+
+    While a block computes, the weights of the next one and the gradients of the last one travel.
+
+    Args:
+        work: The step, whose micro-batches have one sequence.
+        cluster: The GPUs and links.
+        sizes: Sequences of a micro-batch, one for each pair of lanes.
+    """
+    fig, found = figure(11, 0.9 + 1.6 * len(sizes), nrows=len(sizes), sharex=True)
+    travels = work.architecture.n_layer * work.layout.micro_batches
+    sends = 1e3 * simulate.data_seconds(work, cluster)[1] / travels
+    for axes, size in zip(found, sizes, strict=True):
+        layout = replace(work.layout, micro_batch=size)
+        computes = 1e3 * sum(simulate.passes(replace(work, layout=layout), cluster).backward)
+        late = (1 - cluster.efficiency.overlap) * computes
+        turn = max(computes, late + sends)
+        for number in range(3):
+            boxes = ((0, 0, turn, PINK), (0, 0, computes, BLUE), (1, late, sends, GREY))
+            for lane, start, width, colour in boxes:
+                axes.barh(lane, width, left=number * turn + start, height=0.86, color=colour)
+        tokens = size * work.seq // work.layout.tp
+        axes.set(yticks=[0, 1], yticklabels=["GPU", "network"], ylim=(1.5, -0.5))
+        axes.grid(False)
+        label(axes, f"{tokens:,} tokens of a GPU", "", "")
+    found[-1].set_xlabel("time [ms]")
+    shown = {"computes": BLUE, "waits": PINK, "weights and gradients travel": GREY}
+    patches = [Patch(facecolor=colour, label=what) for what, colour in shown.items()]
+    fig.legend(handles=patches, loc="outside lower center", ncols=len(patches))
+    return fig
+
+
+def waits(work: Workload, cluster: Cluster, no_hop: Cluster) -> Figure:
     """Draw how long a step waits for weights and for sums, by the tokens that a GPU has at a time.
 
     Args:
         work: The step, whose micro-batches have one sequence.
         cluster: The GPUs and links.
-        rule: Tokens that hide the weights on paper, to be marked.
+        no_hop: The same, but a collective takes no time for a machine.
     """
     fig, axes = figure(11, 4.2)
     sizes = np.arange(0.75, 5.01, 0.05)  # of a micro-batch, in sequences
     each = work.layout.micro_batches
 
-    def waited(size: float) -> dict[str, float]:
+    def waited(size: float, on: Cluster, part: str) -> float:
         layout = replace(work.layout, **{"micro_batch": size, "micro_batches": 1})
-        parts = simulate.simulate(replace(work, layout=layout), cluster).parts
-        return {part: seconds * each / size for part, seconds in parts.items()}
+        return simulate.simulate(replace(work, layout=layout), on).parts[part] * each / size
 
-    for part, name, colour in (("data", "for weights", BLUE), ("tensor", "for sums", RED)):
+    for name, on, part, look in (
+        ("for weights", cluster, "data", {"color": BLUE}),
+        ("for weights, without the constant", no_hop, "data", {"color": BLUE, "ls": "--"}),
+        ("for sums", cluster, "tensor", {"color": RED}),
+    ):
         tokens = sizes * work.seq / work.layout.tp
-        axes.plot(
-            tokens, [waited(size)[part] for size in sizes], color=colour, label=f"waiting {name}"
-        )
-    axes.axvline(rule, color=BLACK, ls="--", lw=2)
-    axes.text(rule, 8, f" the rule on paper,\n {rule:,.0f} tokens", va="top")
+        axes.plot(tokens, [waited(size, on, part) for size in sizes], label=name, **look)
     axes.set(ylim=(-0.5, 20), xlim=(700, 5200))
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.legend(loc="upper right")
-    label(
-        axes,
-        "More tokens hide the weights, and not the sums",
-        "tokens of a GPU in a micro-batch",
-        "a step waits [s]",
-    )
-    return fig
-
-
-def errors(stacks: Mapping[str, Sequence[float]], interval: tuple[float, float]) -> Figure:
-    """Draw how much longer published steps took than simulated ones, a row for each stack.
-
-    Args:
-        stacks: Stated over simulated seconds of each step, by name of a stack.
-        interval: Ends of the interval to shade, as ratios.
-    """
-    fig, axes = figure(12.5, 0.44 * len(stacks) + 2.2)
-    axes.axvspan(*interval, color=SKY, alpha=0.3)
-    axes.axvline(1, color=BLACK, lw=1.5)
-    for row, ratios in enumerate(stacks.values()):
-        axes.plot(ratios, [row] * len(ratios), "o", color=BLUE, ms=9)
-    axes.set_yticks(range(len(stacks)), list(stacks))
-    axes.set_ylim(len(stacks) - 0.5, -1.3)
-    axes.text(interval[0], -0.9, " the interval", va="center", fontweight="bold")
-    axes.xaxis.set_major_formatter(lambda ratio, _: f"{ratio - 1:+.0%}".replace("+0%", "0%"))
-    count = sum(map(len, stacks.values()))
-    title = f"{count} published steps, each source left out of the fit"
-    label(axes, title, "how much longer the real step took than the simulated one", "")
+    title = "More tokens hide the weights, and not the sums"
+    label(axes, title, "tokens of a GPU in a micro-batch", "a step waits [s]")
     return fig
