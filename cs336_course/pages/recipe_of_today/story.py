@@ -54,7 +54,7 @@ class Setting:
 
 SETTINGS = {
     f"width {setting.width}, batch {setting.batch}": setting
-    for setting in (Setting(48, 256, 150), Setting(24, 256, 150))
+    for setting in (Setting(48, 256, 150), Setting(24, 256, 150), Setting(48, 1024, 150))
 }
 BASE = next(iter(SETTINGS))
 
