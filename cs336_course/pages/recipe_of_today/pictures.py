@@ -48,7 +48,8 @@ def differences(pairs: Mapping[str, story.Pair]) -> Figure:
     axes.axvline(0, color=BLACK, lw=1)
     for row, pair in enumerate(pairs.values()):
         colour = {"helps": BLUE, "hurts": RED}.get(pair.verdict, GREY)
-        axes.plot([units / 1e4 for units in pair.units], [row] * 8, "o", color=colour, mfc="none")
+        seeds = [units / 1e4 for units in pair.units]
+        axes.plot(seeds, [row] * len(seeds), "o", color=colour, ms=12, mew=2, mfc="none")
     axes.set_yticks(range(len(pairs)), pairs)
     axes.invert_yaxis()
     label(axes, "Left of the line, a seed is better with it", "difference of the loss [nats]", "")
