@@ -1,4 +1,4 @@
-"""Figures of the side trip on recipes: losses, and lengths of a step."""
+"""Figures of the side trip on recipes: losses, differences, and lengths of a step."""
 
 from collections.abc import Mapping, Sequence
 
@@ -40,6 +40,20 @@ def cover() -> None:
     title = "Two recipes read the same letters, eight runs each"
     label(axes, title, "letters seen [thousands]", "training loss [nats]")
     show_cover()
+
+
+def differences(pairs: Mapping[str, story.Pair]) -> Figure:
+    """Plot each seed's loss with a change minus its loss without, in a row for each change."""
+    drawing, axes = figure(12, 5.4)
+    axes.axvline(0, color=BLACK, lw=1)
+    for row, pair in enumerate(pairs.values()):
+        colour = {"helps": BLUE, "hurts": RED}.get(pair.verdict, GREY)
+        seeds = [units / 1e4 for units in pair.units]
+        axes.plot(seeds, [row] * len(seeds), "o", color=colour, ms=12, mew=2, mfc="none")
+    axes.set_yticks(range(len(pairs)), pairs)
+    axes.invert_yaxis()
+    label(axes, "Left of the line, a seed is better with it", "difference of the loss [nats]", "")
+    return drawing
 
 
 def singular_values(values: Mapping[str, Sequence[float]]) -> Figure:

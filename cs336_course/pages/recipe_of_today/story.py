@@ -54,7 +54,7 @@ class Setting:
 
 SETTINGS = {
     f"width {setting.width}, batch {setting.batch}": setting
-    for setting in (Setting(48, 256, 150), Setting(24, 256, 150))
+    for setting in (Setting(48, 256, 150), Setting(24, 256, 150), Setting(48, 1024, 150))
 }
 BASE = next(iter(SETTINGS))
 
@@ -410,12 +410,6 @@ def left_out(runs: dict[str, Any], setting: str, change: str) -> Pair:
     return Pair(*(losses(runs, setting, changes) for changes in (without(change), CHANGES)))
 
 
-def finished(runs: dict[str, Any]) -> list[str]:
-    """Return the settings whose runs are all recorded."""
-    last, seed = without(list(CHANGES)[-1]), SEEDS[-1]
-    return [name for name in SETTINGS if seed in {r["seed"] for r in rows_of(runs, name, last)}]
-
-
 def ladder(runs: dict[str, Any], setting: str) -> dict[int, float]:
     """Return the recipe's mean losses by the number of steps, each with its own schedule."""
     rates, found = best(runs, setting, CHANGES), {}
@@ -443,13 +437,3 @@ def saved(runs: dict[str, Any], setting: str, changes: Iterable[str]) -> float:
     low, high = next(p for p in pairs if loss >= found[p[1]] or p[1] == steps[-1])
     needed = low + (found[low] - loss) / (found[low] - found[high]) * (high - low)
     return 1 - max(needed, steps[0]) / SETTINGS[setting].steps
-
-
-def wrong_sides(pair: Pair) -> tuple[int, int]:
-    """Count the pairs of single runs whose difference has another sign than the mean's.
-
-    Returns:
-        The count, and the number of pairs of a run before with a run after.
-    """
-    found = [(b - a) * pair.mean >= 0 for a, b in itertools.product(pair.after, pair.before)]
-    return sum(found), len(found)
