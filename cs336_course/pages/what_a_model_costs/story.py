@@ -141,9 +141,11 @@ def isoflop(listed: Sequence[ScalingRun]) -> list[Optimum]:
     for budget in sorted({run.budget for run in listed}):
         these = [run for run in listed if run.budget == budget]
         sizes = [run.parameters for run in these]
+        if len(set(sizes)) < 3:
+            raise UserError(f"budget {budget:g}: at least 3 sizes expected")
         curve = np.polyfit(np.log(sizes), [run.val_loss for run in these], 2)
         second, first, constant = (float(c) for c in curve)
-        if len(set(sizes)) < 3 or second <= 0:
+        if second <= 0:
             raise UserError(f"budget {budget:g}: the losses have no minimum; add other sizes")
         middle = -first / (2 * second)
         lowest = constant - second * middle**2
