@@ -1,4 +1,4 @@
-"""Figures of scaling laws, from the small runs that ship."""
+"""Figures of the bills of models, and of scaling laws from the small runs that ship."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,6 +15,7 @@ from cs336_course.drawing.style import (
     figure,
     ink,
     label,
+    label_ends,
     show_cover,
 )
 from cs336_course.pages.what_a_model_costs.story import Optimum, ScalingRun, power_law
@@ -22,14 +23,13 @@ from cs336_course.shared import published_runs
 from cs336_lib import accounting
 
 MARKERS = "osD^vP*X"
-KAPLAN = 0.73  # exponent of the best size before Hoffmann et al. (2022) corrected it
 
 
 def isoflop(runs: Sequence[ScalingRun], optima: Sequence[Optimum], title: str) -> Figure:
     """Plot the losses and the parabola of each budget, and the best sizes against the budget.
 
     A black star is the lowest point of a parabola. The line on the right is the power law of these
-    points, and the dotted line has the exponent of Kaplan et al. (2020).
+    points.
     """
     drawing, (left, right) = figure(13, 5.6, ncols=2, width_ratios=[1.35, 1])
     for optimum, colour, marker in zip(optima, LINES, MARKERS, strict=False):
@@ -50,9 +50,6 @@ def isoflop(runs: Sequence[ScalingRun], optima: Sequence[Optimum], title: str) -
     exponent, factor = power_law(budgets, best)
     ends = np.array([min(budgets) / 1.5, max(budgets) * 1.5])
     right.plot(ends, factor * ends**exponent, color=BLACK, label=f"exponent {exponent:.2f}")
-    other = float(np.exp(np.mean(np.log(best) - KAPLAN * np.log(budgets))))
-    dotted = {"color": GREY, "linestyle": ":", "label": f"exponent {KAPLAN} (Kaplan 2020)"}
-    right.plot(ends, other * ends**KAPLAN, **dotted)
     left.set_xscale("log")
     right.set_xscale("log")
     right.set_yscale("log")
@@ -104,34 +101,48 @@ def cover() -> None:
     show_cover()
 
 
-def utilizations(
-    stacks: Mapping[str, Sequence[tuple[float, str]]],
-    notes: Mapping[str, tuple[str, float]] | None = None,
-) -> Figure:
-    """Draw the MFU of published steps, a row for each stack and a colour for each GPU.
-
-    Args:
-        stacks: Fractions of the peak and names of the GPUs, by name of a stack.
-        notes: Stack and fraction of the points to mark, by what is written below them.
-    """
+def utilizations(stacks: Mapping[str, Sequence[tuple[float, str]]]) -> Figure:
+    """Draw fractions of the peak and their GPUs, a row for each stack and a colour for each GPU."""
     fig, axes = figure(12.5, 0.42 * len(stacks) + 1.6)
-    gpus = sorted({gpu for found in stacks.values() for _, gpu in found})
+    rows = list(enumerate(stacks.values()))
+    gpus = sorted({gpu for _, found in rows for _, gpu in found})
     for gpu, colour, marker in zip(gpus, LINES, "os^Dvp", strict=False):
-        points = [
-            (mfu, row)
-            for row, found in enumerate(stacks.values())
-            for mfu, drawn in found
-            if drawn == gpu
-        ]
+        points = [(mfu, row) for row, found in rows for mfu, drawn in found if drawn == gpu]
         axes.plot(*zip(*points, strict=True), marker, color=colour, ms=9, label=gpu)
-    for note, (stack_name, mfu) in (notes or {}).items():
-        place = mfu, list(stacks).index(stack_name)
-        axes.plot(*place, "o", mfc="none", mec=BLACK, mew=2, ms=17)
-        look = {"xytext": (0, -26), "textcoords": "offset points", "ha": "center", "fontsize": 12}
-        axes.annotate(note, place, **look)
     axes.set_yticks(range(len(stacks)), list(stacks))
     axes.invert_yaxis()
     axes.xaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
     axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
     label(axes, f"MFU of {sum(map(len, stacks.values()))} published steps, by program", "MFU", "")
+    return fig
+
+
+def waterfall(hours: float, factors: Mapping[str, float]) -> Figure:
+    """Draw how DeepSeek-V3's GPU-hours, in millions, become Llama 3.1's, factor by factor."""
+    fig, axes = figure(11.5, 4.4)
+    tops = hours * np.cumprod([1, *factors.values(), 1])
+    bottoms = [1, *tops[:-2], 1]  # of a logarithmic axis
+    colours = [BLUE, *[GREY] * len(factors), ORANGE]
+    axes.bar(range(len(tops)), tops - bottoms, 0.7, bottoms, color=colours)
+    notes = [f"{hours:.2f}", *(f"× {factor:.2f}" for factor in factors.values()), f"{tops[-1]:.2f}"]
+    for place, (top, note) in enumerate(zip(tops, notes, strict=True)):
+        axes.text(place, 1.06 * top, note, ha="center", fontsize=17, fontweight="bold")
+    axes.set_xticks(range(len(tops)), ["DeepSeek-V3", *factors, "Llama 3.1 405B"], fontsize=14)
+    axes.set(yscale="log", ylim=(1, 55), yticks=(1, 3, 10, 30))
+    axes.yaxis.set_major_formatter("{x:.0f}")
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.grid(False, axis="x")
+    label(axes, "Why Llama's run took 11.6 times the hours", "", "million GPU-hours (log)")
+    return fig
+
+
+def pay_back(bills: Mapping[str, tuple[float, float]], title: str) -> Figure:
+    """Draw dollars against written tokens, from those of training and of a million tokens."""
+    fig, axes = figure(10, 4.2)
+    written = np.linspace(0, 4, 41)  # in trillions, each of which is a million times a million
+    for (name, (training, million)), colour in zip(bills.items(), LINES, strict=False):
+        axes.plot(written, training / 1e6 + written * million, color=colour, label=name)
+    axes.set(xlim=(0, 4.4), ylim=(0, None))
+    label(axes, title, "written tokens, in trillions", "dollars, in millions")
+    label_ends(axes)
     return fig

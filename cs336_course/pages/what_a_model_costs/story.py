@@ -8,7 +8,6 @@ import numpy as np
 
 from cs336_lib.accounting import (
     Architecture,
-    count_parameters,
     decode_flops,
     forward_flops_per_token,
     kv_cache_bytes,
@@ -142,8 +141,8 @@ def isoflop(listed: Sequence[ScalingRun]) -> list[Optimum]:
     for budget in sorted({run.budget for run in listed}):
         these = [run for run in listed if run.budget == budget]
         sizes = [run.parameters for run in these]
-        if (different := len(set(sizes))) < 3:
-            raise UserError(f"budget {budget:g}: {different} sizes; at least 3 expected")
+        if len(set(sizes)) < 3:
+            raise UserError(f"budget {budget:g}: at least 3 sizes expected")
         curve = np.polyfit(np.log(sizes), [run.val_loss for run in these], 2)
         second, first, constant = (float(c) for c in curve)
         if second <= 0:
@@ -171,11 +170,7 @@ def exponent_interval(listed: Sequence[ScalingRun], rounds: int = 500) -> tuple[
 
     Each round draws the runs of each budget again with replacement. A round is repeated if a budget
     has no parabola with a minimum.
-
-    Raises:
-        UserError: If the runs themselves have such a budget.
     """
-    isoflop(listed)
     random, budgets = np.random.default_rng(0), sorted({run.budget for run in listed})
     groups = [[run for run in listed if run.budget == budget] for budget in budgets]
     exponents: list[float] = []
@@ -212,9 +207,13 @@ class Rental:
         """Bytes per second that the program reads on all devices."""
         return self.devices * BANDWIDTH_SHARE * self.device.bandwidth
 
+    def dollars(self, seconds: float) -> float:
+        """Return the dollars for `seconds` of all devices."""
+        return seconds * self.devices * self.price / 3600
+
     def per_million(self, seconds: float) -> float:
         """Return the dollars for a million tokens that take `seconds` each."""
-        return 1e6 * seconds * self.devices * self.price / 3600
+        return self.dollars(1e6 * seconds)
 
 
 def training_cost(a: Architecture, rental: Rental, seq: int) -> float:
@@ -233,18 +232,8 @@ def decode_seconds(a: Architecture, rental: Rental, users: int, context: int) ->
     The step reads the weights once, but for the lookup in the embedding, and the KV cache of every
     user. It takes as long as the slower of memory and compute (Pope et al. 2022, arXiv 2211.05102,
     section 2).
-
-    Raises:
-        UserError: If weights and caches don't fit into the devices' memory.
     """
-    cache = users * kv_cache_bytes(a, context, BYTES)
-    stored = BYTES * count_parameters(a) + cache
-    room = rental.devices * rental.device.memory
-    if stored > room:
-        need = f"weights and caches take {stored / 1e9:.0f} GB, and the devices have"
-        advice = "use more devices, or fewer users or a smaller context"
-        raise UserError(f"{need} {room / 1e9:.0f}; {advice}")
-    read = BYTES * matmul_parameters(a) + cache
+    read = BYTES * matmul_parameters(a) + users * kv_cache_bytes(a, context, BYTES)
     return max(read / rental.bandwidth, users * decode_flops(a, context) / rental.flops)
 
 
