@@ -105,9 +105,8 @@ def last_loss(model: nn.Module, optimizer: torch.optim.Optimizer) -> float:
     return loss.item()
 
 
-def library_run(**settings: Any) -> float:
-    """Train by the library's loop without a word, and return the last loss."""
+def library_run(**settings: Any) -> list[dict[str, Any]]:
+    """Train by the library's loop without a word, and return what it logs at each step."""
     said = io.StringIO()
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(said), redirect_stderr(said):
-        result = library_train(TrainConfig(run_dir=folder, **TINY | settings))
-    return result.metrics[-1]["train_loss"]
+        return library_train(TrainConfig(run_dir=folder, **TINY | settings)).metrics

@@ -1,9 +1,7 @@
-"""A small run with checkpoints, the library's loop without a word, and a data set that counts."""
+"""A small run that can be resumed, and a data set that counts its reads."""
 
-import io
 import os
 from collections.abc import Sequence
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +12,8 @@ from jaxtyping import Bool
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from cs336_lib.config import TrainConfig
 from cs336_lib.data.corpus import shakespeare
-from cs336_lib.data.shards import write_shard
-from cs336_lib.data.tokenizer import CharTokenizer, save_tokenizer
-from cs336_lib.training.loop import TrainResult
-from cs336_lib.training.loop import train as library_train
+from cs336_lib.data.tokenizer import CharTokenizer
 
 BATCH, LENGTH = 8, 32
 
@@ -72,14 +66,6 @@ class SmallRun:
         return losses
 
 
-SETTINGS = {
-    **{"n_layer": 2, "n_head": 2, "n_embd": 32, "block_size": 32, "dropout": 0.1},
-    **{"max_steps": 12, "batch_tokens": 8 * 32, "micro_batch_size": 3, "warmup_steps": 2},
-    **{"eval_every": 6, "eval_tokens": 1024, "checkpoint_every": 6, "device": "cpu"},
-    **{"tokenizer": "char", "precision": "fp32"},
-}
-
-
 @torch.random.fork_rng(devices=[])
 def looks_fine(
     stop: int, end: int, weights: int
@@ -115,26 +101,6 @@ def adamw_step(gradients: Sequence[float]) -> float:
         weight.grad = torch.tensor([gradient])
         optimizer.step()
     return abs(weight.item() - before)
-
-
-def train(folder: Path, tokens: np.ndarray, tokenizer: CharTokenizer, **more: bool) -> TrainResult:
-    """Train a small GPT with dropout for 12 steps by the library's loop, without printing.
-
-    Args:
-        folder: The run's folder. The data are prepared beside it.
-        tokens: The text as ids.
-        tokenizer: The tokenizer of the text.
-        more: Further settings, such as `resume=True`.
-    """
-    prepared = folder.parent / "prepared"
-    if not prepared.exists():
-        prepared.mkdir()
-        write_shard(prepared / "train_000.bin", tokens[:100_000])
-        write_shard(prepared / "val_000.bin", tokens[-10_000:])
-        save_tokenizer(tokenizer, prepared / "tokenizer.json")
-    config = TrainConfig(run_dir=str(folder), train_data=str(prepared), **SETTINGS, **more)
-    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-        return library_train(config)
 
 
 class TokenWindows(Dataset):
