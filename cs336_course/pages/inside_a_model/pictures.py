@@ -86,10 +86,9 @@ def heads(
 
 
 def similarity(table: ArrayLike) -> np.ndarray:
-    """Return the cosine of every two rows of a table, after subtracting their mean."""
-    centred = np.asarray(table) - np.mean(np.asarray(table), axis=0)
-    centred = centred / np.linalg.norm(centred, axis=1, keepdims=True)
-    return centred @ centred.T
+    """Return the cosine of every two rows of a table."""
+    rows = np.asarray(table) / np.linalg.norm(np.asarray(table), axis=1, keepdims=True)
+    return rows @ rows.T
 
 
 def positions(tables: Mapping[str, ArrayLike], title: str) -> Figure:
@@ -99,7 +98,7 @@ def positions(tables: Mapping[str, ArrayLike], title: str) -> Figure:
         tables: Arrays of (position, dimension), by caption.
         title: The title of the figure.
     """
-    drawing, row = figure(13, 4.2, ncols=len(tables), squeeze=False)
+    drawing, row = figure(4.3 * len(tables), 4.2, ncols=len(tables), squeeze=False)
     for axes, (caption, table) in zip(row[0], tables.items(), strict=True):
         image = axes.imshow(similarity(table), vmin=-1, vmax=1, cmap="RdBu_r")
         axes.grid(visible=False)
@@ -114,13 +113,13 @@ def readout(ranks: Mapping[str, Sequence[int]], title: str) -> Figure:
     """Plot the rank of a text's final answer when the stream is read out after each block.
 
     Args:
-        ranks: Rank of the answer before block 1 and after each block, by text. 1 is the top.
+        ranks: Rank of the answer before the first block and after each, by text. 1 is the top.
         title: The title of the figure.
     """
     places = [1, 10, 100, 1000, 10_000]
     return curves(
         title,
-        "read out after block",
+        "read out after this many blocks",
         "rank of the answer",
         ranks,
         names="legend",
@@ -138,7 +137,7 @@ def induction(heads: ArrayLike, losses: Sequence[float], guess: float, title: st
 
     Args:
         heads: Mean attention to the token after the earlier copy, of shape (layer, head).
-        losses: Loss of each token but the first, in nats.
+        losses: Loss of each token but the first, in nats, as a mean over texts.
         guess: The loss of guessing, ln V.
         title: The title of the figure.
     """
@@ -154,6 +153,6 @@ def induction(heads: ArrayLike, losses: Sequence[float], guess: float, title: st
     right.axhline(guess, color=RED, ls=":", lw=2, label=f"guessing, {guess:.1f}")
     right.set_ylim(0, 1.25 * max(losses))
     right.legend(loc="upper right", ncols=2)
-    label(right, "loss of each token", "position [tokens]", "loss [nats/token]")
+    label(right, "mean loss of each token", "position [tokens]", "loss [nats/token]")
     drawing.suptitle(title, fontsize=17, fontweight="bold")
     return drawing
