@@ -4,7 +4,7 @@ Both measurements also work on the meta device, where tensors have a shape but n
 """
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -51,24 +51,6 @@ class SavedTensors(torch.autograd.graph.saved_tensors_hooks):
     def bytes(self) -> int:
         """The bytes of all storages saved so far."""
         return sum(storage.nbytes() for storage in self.storages.values())
-
-
-def keeps_only_inputs(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return a fused form of a function: it saves its inputs, and runs again in backward."""
-
-    class Fused(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, *inputs: Tensor) -> Tensor:
-            ctx.save_for_backward(*inputs)
-            return function(*inputs)
-
-        @staticmethod
-        def backward(ctx: Any, *gradients: Tensor) -> Any:
-            inputs = [x.detach().requires_grad_() for x in ctx.saved_tensors]
-            with torch.enable_grad():
-                return torch.autograd.grad(function(*inputs), inputs, gradients)
-
-    return Fused.apply
 
 
 class LiveBytes(TorchDispatchMode):
@@ -123,7 +105,7 @@ def checkpointed_peak(layers: int, segments: int) -> float:
     blocks = nn.ModuleList(Block(tiny, layer) for layer in range(layers))
     for p in blocks.parameters():
         p.grad = torch.zeros_like(p)  # there already, so that only activations come and go
-    x = torch.randn(1, 16, 32, requires_grad=True)
+    x = torch.randn(8, 16, 32, requires_grad=True)
     with LiveBytes(t for p in blocks.parameters() for t in (p, p.grad)) as live:
         checkpoint_sequential(blocks, segments, x, use_reentrant=False).sum().backward()
     return (live.peak - live.timeline[0]) / x.nbytes
@@ -151,11 +133,11 @@ def first_step(config: GPTConfig, batch: int, seq: int) -> dict[str, int]:
     return peaks
 
 
-def peak_by_kind(batch: int, autocast: bool = False) -> dict[str, float]:
+def peak_by_kind(batch: int) -> dict[str, float]:
     """Return the peak memory of a training step of GPT-2 124M in GB, by kind, from formulas."""
     a = accounting.architecture_of(GPTConfig())
-    of = accounting.PRECISIONS["autocast" if autocast else "fp32"]
-    kinds, tokens = memory.of_gpt(GPTConfig(), batch, autocast=autocast), batch * a.block_size
+    of = accounting.PRECISIONS["fp32"]
+    kinds, tokens = memory.of_gpt(GPTConfig(), batch), batch * a.block_size
     norms = a.n_layer * tokens * memory.norms_bytes(a, of)
     attention = a.n_layer * tokens * memory.attention_part(a, of, "flash", a.block_size).saved
     mlp = a.n_layer * tokens * memory.mlp_part(a, of).saved

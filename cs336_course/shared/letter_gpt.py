@@ -47,7 +47,6 @@ def train(
     steps: int = 50,
     decays: bool = True,
     spike_at: int | None = None,
-    after_step: Callable[[list[torch.optim.Optimizer]], None] | None = None,
 ) -> tuple[GPT, list[float]]:
     """Train a model, and return it with its training losses.
 
@@ -59,7 +58,6 @@ def train(
         steps: Number of steps.
         decays: Whether the learning rates decay to zero in the second half.
         spike_at: Step at which the gradient is 100 times too large, and isn't clipped.
-        after_step: Function that may change the optimizers' states after each step.
     """
     model, generator = create(seed), Generator().manual_seed(seed)
     optimizers = make(model)
@@ -79,8 +77,6 @@ def train(
                 p.grad *= 100
         for optimizer in optimizers:
             optimizer.step()
-        if after_step is not None:
-            after_step(optimizers)
         losses.append(loss.item())
     return model, losses
 

@@ -73,3 +73,19 @@ def memory_timeline(live: Sequence[float], phases: Mapping[str, tuple[int, int]]
     axes.grid(False, axis="x")
     label(axes, "Memory through one training step", "operators run so far", "alive [MB]")
     return fig
+
+
+def compare_steps(timelines: Mapping[str, Sequence[int]]) -> Figure:
+    """Plot the memory (in MB) of forward and backward, run in several ways, and mark the peaks."""
+    fig, row = figure(12, 4, ncols=len(timelines), sharey=True)
+    for axes, (name, live) in zip(row, timelines.items(), strict=True):
+        values = (np.array(live) - live[0]) / 1e6
+        worst = int(values.argmax())
+        axes.plot(values, color=BLACK, lw=1.5)
+        axes.plot(worst, values[worst], "o", color=RED)
+        spot = {"ha": "left", "va": "bottom", "fontsize": 15, "color": ink(RED)}
+        axes.text(worst, values[worst] + 0.4, f"{values[worst]:.1f}", **spot)
+        axes.grid(False, axis="x")
+        label(axes, name, "operators run so far", "")
+    row[0].set(ylabel="alive [MB]", ylim=(0, row[0].get_ylim()[1] * 1.1))
+    return fig
