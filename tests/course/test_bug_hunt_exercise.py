@@ -21,7 +21,7 @@ def found(answer):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"D": "no_zero_grad"}, "D: it isn't no_zero_grad. That costs you 3 requests"),
+        ({"D": "last_piece_only"}, "D: it isn't last_piece_only. That costs you 3 requests"),
         ({"C": "a gremlin"}, "C: it isn't one of"),
         ({"E": ...}, "E: it has no answer yet"),
     ],

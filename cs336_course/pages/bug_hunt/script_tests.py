@@ -59,8 +59,8 @@ def gradients(module: Any) -> bool:
         is_right = True
         for step in range(2):
             x, y = script.batch()
-            named = list(script.model.parameters())
-            whole = torch.autograd.grad(script.loss(x, y), named)
+            parameters = list(script.model.parameters())
+            whole = torch.autograd.grad(script.loss(x, y), parameters)
             want = torch.cat([g.flatten() for g in whole])
             script.step(step)
             is_right &= torch.allclose(given[-1], want, rtol=1e-3, atol=1e-5)

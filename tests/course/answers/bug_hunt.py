@@ -31,7 +31,7 @@ RIGHT = {
 }
 REFUSED = {
     "bug_hunt": [
-        swapped("replayed_data", "optimizer_not_restored"),
+        swapped("replayed_data", "no_zero_grad"),
         ('"dropout_in_evaluation"', '"weights_too_large"'),
     ],
     "ninth_test": [
