@@ -19,7 +19,7 @@ WANTED = {
 }
 ALLOWED = {
     "cs336_lib": 10_020,
-    "cs336_course": 22_020,
+    "cs336_course": 21_900,
     "tests": 13_940,
     "tools, benchmarks, data, reproduce": 4_025,
 }
