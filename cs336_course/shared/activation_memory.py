@@ -133,11 +133,11 @@ def first_step(config: GPTConfig, batch: int, seq: int) -> dict[str, int]:
     return peaks
 
 
-def peak_by_kind(batch: int) -> dict[str, float]:
+def peak_by_kind(batch: int, autocast: bool = False) -> dict[str, float]:
     """Return the peak memory of a training step of GPT-2 124M in GB, by kind, from formulas."""
     a = accounting.architecture_of(GPTConfig())
-    of = accounting.PRECISIONS["fp32"]
-    kinds, tokens = memory.of_gpt(GPTConfig(), batch), batch * a.block_size
+    of = accounting.PRECISIONS["autocast" if autocast else "fp32"]
+    kinds, tokens = memory.of_gpt(GPTConfig(), batch, autocast=autocast), batch * a.block_size
     norms = a.n_layer * tokens * memory.norms_bytes(a, of)
     attention = a.n_layer * tokens * memory.attention_part(a, of, "flash", a.block_size).saved
     mlp = a.n_layer * tokens * memory.mlp_part(a, of).saved
