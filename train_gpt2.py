@@ -572,12 +572,11 @@ def main(config: Config) -> None:
     with locked(out) if rank == 0 else nullcontext():
         sum_over_processes(torch.zeros(1, device=device))  # which waits for rank 0 and its lock
         first_step = resume(out, model, optimizer, config)
+        msg = f"{out} goes on from step {first_step} of {config.max_steps}"
         if first_step == 0:
-            loss = evaluate(fast_model, val_tokens, config, autocast).item()
-            if rank == 0:
-                print(f"val_loss {loss:.5g} before step 0", flush=True)
-        elif rank == 0:
-            print(f"{out} goes on from step {first_step} of {config.max_steps}", flush=True)
+            msg = f"val_loss {evaluate(fast_model, val_tokens, config, autocast):.5g} before step 0"
+        if rank == 0:
+            print(msg, flush=True)
         for row in train(fast_model, optimizer, batches, val_tokens, config, autocast, first_step):
             report(row, model, optimizer, tokenizer, examples, config, autocast)
     if world > 1:
