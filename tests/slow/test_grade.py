@@ -62,6 +62,7 @@ def hand_in(path: Path, answers: Mapping[str, str], more: str = "") -> None:
 
 WRONG = "def query_gradient(g, k):\n    return g\nchecks.query_gradient(query_gradient)"
 RIGHT = solutions(EINOPS)["query_gradient"]
+GROUPS = "g.unflatten(1, (k.size(2), -1))"  # a group of query heads for each key head
 AS_IN_JUPYTER = """%%capture
 %%time
 from __future__ import annotations
@@ -129,12 +130,12 @@ def make_class(folder: Path) -> None:
     (folder / "stripped").mkdir()
     (folder / "stripped" / f"{EINOPS}.ipynb").write_text(json.dumps(stripped))
 
-    helper = "from torch import einsum as summed\nx = 1 / 0\nPLAN = 'bhqk,bkhd->bqhd'\n"
+    helper = "from torch import einsum as summed\nx = 1 / 0\nPLAN = 'bngqk,bknd->bqngd'\n"
     helper += "def dots(x, y):\n    return summed(PLAN, x, y)"
-    helped = WRONG.replace("return g", "return dots(g, k)")
+    helped = WRONG.replace("return g", f"return dots({GROUPS}, k).flatten(2, 3)")
     hand_in(folder / "helped" / f"{EINOPS}.ipynb", {"query_gradient": helped}, helper)
-    filled = "PLANS = []\ndef plan(x):\n    PLANS.append(x)\nplan('bhqk,bkhd->bqhd')"
-    listed = WRONG.replace("return g", "return torch.einsum(PLANS[0], g, k)")
+    filled = "PLANS = []\ndef plan(x):\n    PLANS.append(x)\nplan('bngqk,bknd->bqngd')"
+    listed = WRONG.replace("return g", f"return torch.einsum(PLANS[0], {GROUPS}, k).flatten(2, 3)")
     hand_in(folder / "filled" / f"{EINOPS}.ipynb", {"query_gradient": listed}, filled)
     hand_in(folder / "renamed" / f"{EINOPS}.ipynb", {"query_gradient": RIGHT})
     (folder / "renamed" / f"{EINOPS}.ipynb").rename(folder / "renamed" / "Copy of 3.IPYNB")
